@@ -14,7 +14,9 @@ from raydpzv.sim.clock import WallClock
 from raydpzv.zo.kernels import FirstCalls, first_calls
 
 _MADE_WITHIN = 300.0
-"""Seconds for which a call waits for the object: the caller may be another than the one that made it."""
+"""Seconds for which a call waits for the object: the caller may be another than the one that made
+it.
+"""
 _MAKING = "make"
 """The concurrency group in which objects are made and dropped, so that no other call blocks it."""
 _ANSWERS_WITHIN = 10.0
@@ -24,7 +26,8 @@ _MOST_IDLE = 16
 
 
 class ActorProcess:
-    """The object that runs in an actor's process; `remote_class` adds the methods of the class that it forwards to.
+    """The object that runs in an actor's process; `remote_class` adds the methods of the class that
+    it forwards to.
 
     The class is imported when its object is made.
     """
@@ -76,16 +79,20 @@ class ActorProcess:
     def _wait_for_object(self) -> Any:
         """Wait for the object and return it, or raise the error of its making."""
         if not self._made.wait(_MADE_WITHIN):
-            raise RuntimeError("this actor holds no object: it could not be made here, or it was dropped")
+            raise RuntimeError(
+                "this actor holds no object: it could not be made here, or it was dropped"
+            )
         if self._failure is not None:
             raise self._failure
         return self._object
 
 
 def _pickle_without_arrow() -> None:
-    """Keep Ray's pickler from loading pyarrow (29 MB) here: it looks for it once, at the first value.
+    """Keep Ray's pickler from loading pyarrow (29 MB) here: it looks for it once, at the first
+    value.
 
-    With it, slices of tables would be sent without the rest of their columns; here, tables of rows are sent whole.
+    With it, slices of tables would be sent without the rest of their columns; here, tables of rows
+    are sent whole.
     """
     import ray
 
@@ -108,7 +115,8 @@ _kinds: dict[Any, _Kind] = {}
 
 @contextmanager
 def reused() -> Iterator[None]:
-    """Let runs that end well inside the block leave their processes to one another; those idle at its end are killed.
+    """Let runs that end well inside the block leave their processes to one another; those idle at
+    its end are killed.
 
     A process of Ray takes a second of CPU to start, and its libraries another two.
     """
@@ -133,23 +141,33 @@ def start(
     bundle: int,
     *arguments: Any,
 ) -> tuple[Any, Any]:
-    """Start an actor in a bundle of a placement group; return its handle, and the call that makes its object.
+    """Start an actor in a bundle of a placement group; return its handle, and the call that makes
+    its object.
 
-    cls: a plain class; groups: its methods by concurrency group; threads: each group's number of threads.
+    cls: a plain class; groups: its methods by concurrency group; threads: each group's number of
+    threads.
     """
     from ray.util.placement_group import placement_group_table
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
     if _kept is not None and not share.get("GPU"):  # a process with a GPU is bound to its place
-        actor = _on_node(cls, groups, threads, placement_group_table(group)["bundles_to_node_id"][bundle])
+        actor = _on_node(
+            cls, groups, threads, placement_group_table(group)["bundles_to_node_id"][bundle]
+        )
     else:
         placed = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=bundle)
         shares = {"num_cpus": share.get("CPU", 0), "num_gpus": share.get("GPU", 0)}
-        actor = remote_class(cls, groups, threads).options(**shares, scheduling_strategy=placed).remote()
+        actor = (
+            remote_class(cls, groups, threads)
+            .options(**shares, scheduling_strategy=placed)
+            .remote()
+        )
     return actor, actor.make.remote(cls, *arguments)
 
 
-def start_here(cls: type, groups: Mapping[str, Sequence[str]], threads: Mapping[str, int]) -> tuple[Any, Any]:
+def start_here(
+    cls: type, groups: Mapping[str, Sequence[str]], threads: Mapping[str, int]
+) -> tuple[Any, Any]:
     """Start an actor that asks for no share on this machine; as `start`."""
     import ray
 
@@ -158,7 +176,9 @@ def start_here(cls: type, groups: Mapping[str, Sequence[str]], threads: Mapping[
 
 
 def end(actors: Iterable[Any], *, well: bool = False) -> None:
-    """Kill actors. well: their run ended well, so that other runs may use their processes (`reused`)."""
+    """Kill actors. well: their run ended well, so that other runs may use their processes
+    (`reused`).
+    """
     import ray
 
     for actor in actors:
@@ -170,7 +190,9 @@ def end(actors: Iterable[Any], *, well: bool = False) -> None:
             ray.kill(actor)
 
 
-def _on_node(cls: type, groups: Mapping[str, Sequence[str]], threads: Mapping[str, int], node: str) -> Any:
+def _on_node(
+    cls: type, groups: Mapping[str, Sequence[str]], threads: Mapping[str, int], node: str
+) -> Any:
     """Return an idle process of this kind, else a new one."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -182,7 +204,11 @@ def _on_node(cls: type, groups: Mapping[str, Sequence[str]], threads: Mapping[st
         actor = found if _answers(found.node.remote()) else None
     if actor is None:
         placed = NodeAffinitySchedulingStrategy(node, soft=False)
-        actor = remote_class(cls, groups, threads).options(num_cpus=0, scheduling_strategy=placed).remote()
+        actor = (
+            remote_class(cls, groups, threads)
+            .options(num_cpus=0, scheduling_strategy=placed)
+            .remote()
+        )
     _kinds[actor._actor_id] = kind
     return actor
 
@@ -199,7 +225,9 @@ def _answers(reference: Any) -> bool:
 
 
 def remote_class(cls: type, groups: Mapping[str, Sequence[str]], threads: Mapping[str, int]) -> Any:
-    """Return an `ActorProcess` with the public methods of a plain class, each in its concurrency group."""
+    """Return an `ActorProcess` with the public methods of a plain class, each in its concurrency
+    group.
+    """
     import ray
 
     group_of = {name: group for group, names in groups.items() for name in names}
@@ -210,7 +238,10 @@ def remote_class(cls: type, groups: Mapping[str, Sequence[str]], threads: Mappin
             group = group_of.get(name)
             forwarding = _forwarding(name)
             methods[name] = ray.method(concurrency_group=group)(forwarding) if group else forwarding
-    options: dict[str, Any] = {"concurrency_groups": {**threads, _MAKING: 1}, "enable_task_events": False}
+    options: dict[str, Any] = {
+        "concurrency_groups": {**threads, _MAKING: 1},
+        "enable_task_events": False,
+    }
     return ray.remote(**options)(type(cls.__name__, (ActorProcess,), methods))
 
 

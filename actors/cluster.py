@@ -23,15 +23,21 @@ from raydpzv.package_check import shadowing
 
 NAMESPACE = "raydpzv"
 OBJECT_STORE = 400 * 2**20
-"""Bytes of object store for messages in a Ray of our own, besides a run's data; models stay in actors."""
+"""Bytes of object store for messages in a Ray of our own, besides a run's data; models stay in
+actors.
+"""
 _JOINING = ("RAY_ADDRESS", "RAY_JOB_CONFIG_JSON_ENV_VAR")
 """Environment variables of a process that belongs to a cluster."""
 _OPEN_FILES, _FEWEST_FILES = 4096, 256
-"""The limit of open files that a process gets if the system allows it, and the limit below which Ray aborts."""
+"""The limit of open files that a process gets if the system allows it, and the limit below which
+Ray aborts.
+"""
 _LEAST_ROOM = 8 * 2**30
 """Bytes of address space below which Ray's processes abort: they map far more than they use."""
 _COMES_UP = 120
-"""Seconds for the processes of a Ray of our own to come up: Ray's 30 are too few on a busy machine."""
+"""Seconds for the processes of a Ray of our own to come up: Ray's 30 are too few on a busy
+machine.
+"""
 
 
 def set_defaults() -> None:
@@ -50,15 +56,18 @@ def connected(
 ) -> Iterator[None]:
     """Connect to Ray inside the block; a Ray that was started here is shut down at its end.
 
-    address: None joins the surrounding cluster if this process belongs to one (a submitted job, a Tune trial, an
-    earlier `ray.init`, RAY_ADDRESS) and starts a local Ray otherwise; "auto" or host:port joins a running cluster
-    and fails if there is none. verbose: show what actors print. reuse: runs inside the block
-    leave their processes to one another (see `actors.actor_process.reused`). local: options for a Ray of our own, such
-    as num_cpus. Raises InputError if Ray is not installed or the cluster does not answer.
+    address: None joins the surrounding cluster if this process belongs to one (a submitted job, a
+    Tune trial, an earlier `ray.init`, RAY_ADDRESS) and starts a local Ray otherwise; "auto" or
+    host:port joins a running cluster and fails if there is none. verbose: show what actors print.
+    reuse: runs inside the block leave their processes to one another (see
+    `actors.actor_process.reused`). local: options for a Ray of our own, such as num_cpus. Raises
+    InputError if Ray is not installed or the cluster does not answer.
     """
     set_defaults()
     # Ray would write an authentication token there
-    if not {"RAY_AUTH_TOKEN", "RAY_AUTH_MODE"} & os.environ.keys() and not os.access(Path.home(), os.W_OK):
+    if not {"RAY_AUTH_TOKEN", "RAY_AUTH_MODE"} & os.environ.keys() and not os.access(
+        Path.home(), os.W_OK
+    ):
         os.environ["RAY_AUTH_TOKEN"] = os.urandom(32).hex()
     try:
         import ray
@@ -72,15 +81,25 @@ def connected(
         with reused() if reuse else nullcontext():
             yield
         return
-    options: dict[str, Any] = {"logging_level": "ERROR", "log_to_driver": verbose, "namespace": NAMESPACE}
+    options: dict[str, Any] = {
+        "logging_level": "ERROR",
+        "log_to_driver": verbose,
+        "namespace": NAMESPACE,
+    }
     if address is None and any(os.environ.get(name) for name in _JOINING):
         _probe(os.environ.get("RAY_ADDRESS", ""))
         address = "auto"
     if address in (None, "local"):
-        own_ray = {"address": "local", "include_dashboard": False, "object_store_memory": OBJECT_STORE}
+        own_ray = {
+            "address": "local",
+            "include_dashboard": False,
+            "object_store_memory": OBJECT_STORE,
+        }
         options |= own_ray | local
         if shadow:  # costs a second of start-up, so only then
-            options["runtime_env"] = {"worker_process_setup_hook": "raydpzv.package_check.claim_in_worker"}
+            options["runtime_env"] = {
+                "worker_process_setup_hook": "raydpzv.package_check.claim_in_worker"
+            }
     else:
         _check_unshadowed(shadow)
         assert address is not None
@@ -100,17 +119,19 @@ def connected(
 def _check_unshadowed(shadow: Path | None) -> None:
     if shadow:
         raise InputError(
-            f"wanted raydpzv's own package `actors` in the processes of Ray, got {shadow}, which they would import "
-            "instead; rename that file or folder, or start from another folder"
+            f"wanted raydpzv's own package `actors` in the processes of Ray, got {shadow}, which "
+            "they would import instead; rename that file or folder, or start from another folder"
         )
 
 
 def _start(options: dict[str, Any], mark: Mapping[str, str]) -> None:
-    """Start or join Ray; if that fails or is interrupted, end the started processes. Raises InputError.
+    """Start or join Ray; if that fails or is interrupted, end the started processes. Raises
+    InputError.
 
     Raises RunError if Ray's processes do not come up.
 
-    mark: environment variables for the processes of Ray alone; what this process starts later does not have them.
+    mark: environment variables for the processes of Ray alone; what this process starts later does
+    not have them.
     """
     import ray
 
@@ -130,8 +151,8 @@ def _start(options: dict[str, Any], mark: Mapping[str, str]) -> None:
             raise
         # an error of no class of its own: processes of Ray that did not come up in time
         raise RunError(
-            f"Ray did not start: {' '.join(str(error).split())[:300]} Try again when less else runs on this machine, "
-            "or without Ray (--runner local)"
+            f"Ray did not start: {' '.join(str(error).split())[:300]} Try again when less else "
+            "runs on this machine, or without Ray (--runner local)"
         ) from None
     except BaseException:
         ray.shutdown()
@@ -142,26 +163,31 @@ def _start(options: dict[str, Any], mark: Mapping[str, str]) -> None:
 
 
 def _check_limits(*, own: bool) -> None:
-    """Refuse limits under which Ray's processes abort silently or deadlock. own: they start here."""
+    """Refuse limits under which Ray's processes abort silently or deadlock. own: they start
+    here.
+    """
     files, room = raise_open_files(_OPEN_FILES), soft_limit("AS")
     if files is not None and files < _FEWEST_FILES:
         raise InputError(
-            f"wanted at least {_FEWEST_FILES} open files for Ray, got a limit of {files}; raise it (ulimit -n "
-            f"{_OPEN_FILES}), or run without Ray (--runner local)"
+            f"wanted at least {_FEWEST_FILES} open files for Ray, got a limit of {files}; raise it "
+            f"(ulimit -n {_OPEN_FILES}), or run without Ray (--runner local)"
         )
     if own and room is not None and room < _LEAST_ROOM:
         raise InputError(
-            f"wanted at least {_LEAST_ROOM / 2**30:.0f} GiB of addresses for Ray's processes, got a limit of "
-            f"{room / 2**30:.3g}; raise it (ulimit -v unlimited), or run without Ray (--runner local)"
+            f"wanted at least {_LEAST_ROOM / 2**30:.0f} GiB of addresses for Ray's processes, got "
+            f"a limit of {room / 2**30:.3g}; raise it (ulimit -v unlimited), or run without Ray "
+            "(--runner local)"
         )
 
 
 @contextmanager
 def _fewer_processes(options: Mapping[str, Any]) -> Iterator[None]:
-    """Start a Ray with these options without its autoscaler, and without dashboard and log monitor unless asked for.
+    """Start a Ray with these options without its autoscaler, and without dashboard and log monitor
+    unless asked for.
 
-    Ray has no option for it, and they take 4 of the 10 seconds of CPU of its start. A Ray that names them otherwise
-    starts them. Ray gives its first node 30 s, whatever is set; here it has as long as its other processes.
+    Ray has no option for it, and they take 4 of the 10 seconds of CPU of its start. A Ray that
+    names them otherwise starts them. Ray gives its first node 30 s, whatever is set; here it has as
+    long as its other processes.
     """
     from ray._private import services
     from ray._private.node import Node
@@ -177,7 +203,10 @@ def _fewer_processes(options: Mapping[str, Any]) -> Iterator[None]:
                     raise
                 time.sleep(0.1)
 
-    wanted = {"start_api_server": options["include_dashboard"], "start_log_monitor": options["log_to_driver"]}
+    wanted = {
+        "start_api_server": options["include_dashboard"],
+        "start_log_monitor": options["log_to_driver"],
+    }
     unwanted = ["start_monitor", *(name for name, asked in wanted.items() if not asked)]
     before = {name: vars(Node)[name] for name in unwanted if name in vars(Node)}
     for name in before:
@@ -211,7 +240,9 @@ def _interruptible() -> Iterator[None]:
 
 @contextmanager
 def _watched(*, own: bool) -> Iterator[Mapping[str, str]]:
-    """Yield a mark; no process that has it outlives this one, however this one ends (Linux, our own Ray)."""
+    """Yield a mark; no process that has it outlives this one, however this one ends (Linux, our own
+    Ray).
+    """
     if not own or not sys.platform.startswith("linux"):
         yield {}
         return
@@ -249,11 +280,15 @@ def _probe(address: str) -> None:
 
 
 def use_token() -> Any:
-    """Have Ray use a token that is there, unless RAY_AUTH_MODE says otherwise; return its module about tokens."""
+    """Have Ray use a token that is there, unless RAY_AUTH_MODE says otherwise; return its module
+    about tokens.
+    """
     from ray._private.authentication import authentication_token_setup
 
     # Ray 2.52 has no such function: there RAY_AUTH_MODE=token alone has a token sent
-    if use := getattr(authentication_token_setup, "maybe_enable_token_auth_if_token_available", None):
+    if use := getattr(
+        authentication_token_setup, "maybe_enable_token_auth_if_token_available", None
+    ):
         use(warn_if_disabled=False)
     return authentication_token_setup
 
@@ -272,28 +307,35 @@ def _check_token_and_versions(address: str) -> None:
         gcs = GcsClient(address=address)
     except RpcError as error:
         raise InputError(
-            f"no Ray cluster answers at {address}, but something else may ({' '.join(str(error).split())[:150]}); give "
-            "the port of its head (6379 where none was chosen)"
+            f"no Ray cluster answers at {address}, but something else may "
+            f"({' '.join(str(error).split())[:150]}); give the port of its head (6379 where none "
+            "was chosen)"
         ) from None
     except (AuthenticationError, RuntimeError) as error:
         raise InputError(
-            f"Ray at {address} wanted the cluster's token, got none or another one; set RAY_AUTH_MODE=token and "
-            "RAY_AUTH_TOKEN, or RAY_AUTH_TOKEN_PATH, to what `ray get-auth-token` prints where the cluster was started "
+            f"Ray at {address} wanted the cluster's token, got none or another one; set "
+            "RAY_AUTH_MODE=token and RAY_AUTH_TOKEN, or RAY_AUTH_TOKEN_PATH, to what `ray "
+            "get-auth-token` prints where the cluster was started "
             f"({' '.join(str(error).split())[:150]})"
         ) from None
     check_versions(gcs, address)
 
 
 def check_versions(gcs: Any, address: str) -> None:
-    """Raise InputError where the cluster that `gcs` (Ray's client of its head) asks has another Ray or Python.
+    """Raise InputError where the cluster that `gcs` (Ray's client of its head) asks has another Ray
+    or Python.
 
-    Ray itself reports it when half of its processes are up, or, for an older Ray and a newer one, not at all. Ray
-    decides which Pythons differ (RAY_DEFAULT_PYTHON_VERSION_MATCH_LEVEL).
+    Ray itself reports it when half of its processes are up, or, for an older Ray and a newer one,
+    not at all. Ray decides which Pythons differ (RAY_DEFAULT_PYTHON_VERSION_MATCH_LEVEL).
     """
     try:
         usage = importlib.import_module("ray._common.usage.usage_lib")
         rule = importlib.import_module("ray._private.utils")
-        read, check, own = usage.get_cluster_metadata, rule.check_version_info, rule.compute_version_info
+        read, check, own = (
+            usage.get_cluster_metadata,
+            rule.check_version_info,
+            rule.compute_version_info,
+        )
     except (ImportError, AttributeError):
         return  # this Ray keeps the rule elsewhere and reports it itself
     try:
@@ -305,7 +347,8 @@ def check_versions(gcs: Any, address: str) -> None:
     except RuntimeError:
         ray, python = own()
         raise InputError(
-            f"Ray at {address} wanted the versions that it was started with, Ray {cluster['ray_version']} and Python "
-            f"{cluster['python_version']}, got Ray {ray} and Python {python}; run with those "
-            f"(ray=={cluster['ray_version']}), or start the cluster with these"
+            f"Ray at {address} wanted the versions that it was started with, Ray "
+            f"{cluster['ray_version']} and Python {cluster['python_version']}, got Ray {ray} and "
+            f"Python {python}; run with those (ray=={cluster['ray_version']}), or start the "
+            "cluster with these"
         ) from None

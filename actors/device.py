@@ -9,9 +9,10 @@ import sys
 def claim_device(gpus: float) -> str:
     """Give this process one thread for its numbers and its GPU share; return the device.
 
-    The device follows from the GPUs Ray assigned, never from `is_available`, which is true in CPU actors too.
-    Ray's fraction is bookkeeping; the memory limit is set here. Environment variables set torch's number of threads,
-    since its import takes two seconds of CPU and may never be needed.
+    The device follows from the GPUs Ray assigned, never from `is_available`, which is true in CPU
+    actors too. Ray's fraction is bookkeeping; the memory limit is set here. Environment variables
+    set torch's number of threads, since its import takes two seconds of CPU and may never be
+    needed.
     """
     import ray
 

@@ -1,4 +1,6 @@
-"""What every driver does: watch the server actor, write what it hands over, end the run well however it ends."""
+"""What every driver does: watch the server actor, write what it hands over, end the run well
+however it ends.
+"""
 
 from __future__ import annotations
 
@@ -41,21 +43,26 @@ T = TypeVar("T")
 LOOK = 0.2
 """Seconds between looks at a run."""
 HEAD_START = 0.5
-"""Seconds until t = 0 of a wall clock: time for every loop to be ready, or its first epochs would all be late."""
+"""Seconds until t = 0 of a wall clock: time for every loop to be ready, or its first epochs would
+all be late.
+"""
 STARTING_RAY = "Ray to start"
 """The first stage of a run on actors (see `Status.stage`)."""
 _LAST_WORD = 5.0
 """Seconds that an actor has for what is good to know and no more."""
 CONTROL_TIMEOUT = 60.0
-"""Seconds a control call (status, rows, stop) may take where `resources.timeout` lets others take longer."""
+"""Seconds a control call (status, rows, stop) may take where `resources.timeout` lets others take
+longer.
+"""
 
 
 @dataclass(frozen=True)
 class RunHooks:
-    """What a driver is given besides the actors: where rows go, how the run is closed, who watches, when to stop.
+    """What a driver is given besides the actors: where rows go, how the run is closed, who watches,
+    when to stop.
 
-    evaluated: called at each evaluation, which the loop waits for if the driver `holds` it. restarts: whether the run
-    continues after a loss.
+    evaluated: called at each evaluation, which the loop waits for if the driver `holds` it.
+    restarts: whether the run continues after a loss.
     """
 
     writer: RowWriter
@@ -68,7 +75,9 @@ class RunHooks:
 
 
 class Driver:
-    """Nothing here trains. A child says what the run is (`_work`), its actors, and its results (`_models`)."""
+    """Nothing here trains. A child says what the run is (`_work`), its actors, and its results
+    (`_models`).
+    """
 
     _called = "clients"
     """What the actors that hold clients are called."""
@@ -85,12 +94,15 @@ class Driver:
         self._live = False
 
     def run(self) -> Run:
-        """Run, and write the results however the run ends. Raises RestartFromCheckpoint if actors were lost."""
+        """Run, and write the results however the run ends. Raises RestartFromCheckpoint if actors
+        were lost.
+        """
         finalizer, restarts = self._hooks.finalizer, self._hooks.restarts
         try:
             if self._hooks.evaluated is not unheard:
                 self._control(
-                    self._server.hear.remote(self._hooks.holds), "the server to hand over evaluations"
+                    self._server.hear.remote(self._hooks.holds),
+                    "the server to hand over evaluations",
                 )
             self._work()
             self._poll()
@@ -164,13 +176,17 @@ class Driver:
         return []
 
     def _wall(self) -> None:
-        """Run a segment under the wall clock: actors live their own loops, and are replaced if they are lost."""
+        """Run a segment under the wall clock: actors live their own loops, and are replaced if they
+        are lost.
+        """
         import ray
 
         self._hooks.callbacks.status(Status(stage=WARM_UP))
         self._warm_up()
         self._await(self._bring_segment())
-        self._segment = self._control(self._server.segment_start.remote(), "where the segment starts")
+        self._segment = self._control(
+            self._server.segment_start.remote(), "where the segment starts"
+        )
         if self._segment.number == 1:  # before anything is served, however long it takes
             self._hooks.callbacks.status(Status(stage=FIRST_EVALUATION))
             self._evaluate()
@@ -226,7 +242,9 @@ class Driver:
         raise NotImplementedError
 
     def _rejoin(self, worker: int, error: Exception) -> None:
-        """Replace a lost actor, and let its clients continue; raise the error if that is not to be."""
+        """Replace a lost actor, and let its clients continue; raise the error if that is not to
+        be.
+        """
         raise NotImplementedError
 
     def _keep_arguments(self) -> list[Any]:
@@ -256,12 +274,14 @@ class Driver:
             ray.get(loop)
         except Exception as error:
             if not lost(error):
-                self._poll()  # a server that is lost ends the connections to it: then its error is raised
+                # a server that is lost ends the connections to it: then its error is raised
+                self._poll()
                 raise
             self._rejoin(worker, error)
 
     def _keep_segment(self, *, due: bool = False) -> None:
-        """Have a checkpoint taken under the wall clock if the time has come, beside what else continues.
+        """Have a checkpoint taken under the wall clock if the time has come, beside what else
+        continues.
 
         due: take one now, and wait until it is written.
         """
@@ -277,9 +297,15 @@ class Driver:
             self._poll()
 
     def _poll(self) -> None:
-        """Ask for the run's status, write rows that are due, report evaluations, pass on the user's wish to stop."""
+        """Ask for the run's status, write rows that are due, report evaluations, pass on the user's
+        wish to stop.
+        """
         hooks, server = self._hooks, self._server
-        heard = [] if hooks.evaluated is unheard else self._control(server.heard.remote(), "evaluations")
+        heard = (
+            []
+            if hooks.evaluated is unheard
+            else self._control(server.heard.remote(), "evaluations")
+        )
         for status, metrics in heard:
             hooks.evaluated(status, metrics)
         if hooks.stop.is_set() and not self._stop_sent:
@@ -297,12 +323,16 @@ class Driver:
             self._write(self._control(server.drain.remote(rest=due), "rows"))
 
     def _first_calls(self) -> FirstCalls:
-        """Return what first calls of kernels took in the actors that are there, each of which waits for the others'."""
+        """Return what first calls of kernels took in the actors that are there, each of which waits
+        for the others'.
+        """
         found = FirstCalls()
         for reference in [actor.first_calls.remote() for actor in self._parties().values()]:
             # an actor that is lost after the run's end ends no run
             found = found.beside(
-                self._rescued(partial(get, reference, _LAST_WORD, "what was compiled"), FirstCalls())
+                self._rescued(
+                    partial(get, reference, _LAST_WORD, "what was compiled"), FirstCalls()
+                )
             )
         return found
 
@@ -332,7 +362,9 @@ class Driver:
         return spent
 
     def _rescued(self, asked: Callable[[], T], otherwise: T) -> T:
-        """Return what is asked of actors, or something else if they failed, died or do not answer."""
+        """Return what is asked of actors, or something else if they failed, died or do not
+        answer.
+        """
         try:
             return asked()
         except Exception as error:
@@ -343,7 +375,9 @@ class Driver:
 
 @dataclass
 class ActorSet:
-    """The actors of a run. made: calls that end once each is up; ledger: its actor, if it has one of its own."""
+    """The actors of a run. made: calls that end once each is up; ledger: its actor, if it has one
+    of its own.
+    """
 
     server: Any
     actors: list[Any]
@@ -358,8 +392,12 @@ class ActorSet:
 
 
 @contextmanager
-def _reservation(experiment: Prepared, options: RunOptions, place: Place | None) -> Iterator[Reservation]:
-    """Join or start a Ray and reserve a place for a run's actors, if none is given, while the block runs."""
+def _reservation(
+    experiment: Prepared, options: RunOptions, place: Place | None
+) -> Iterator[Reservation]:
+    """Join or start a Ray and reserve a place for a run's actors, if none is given, while the block
+    runs.
+    """
     options.watch.status(Status(stage=STARTING_RAY))
     room = OBJECT_STORE + experiment.object_store_bytes()
     with connected(options.address, verbose=options.verbose, object_store_memory=room):
@@ -373,7 +411,9 @@ def _reservation(experiment: Prepared, options: RunOptions, place: Place | None)
 
 
 @contextmanager
-def _actors(create: Callable[[P, Place], C], experiment: P, place: Place, options: RunOptions) -> Iterator[C]:
+def _actors(
+    create: Callable[[P, Place], C], experiment: P, place: Place, options: RunOptions
+) -> Iterator[C]:
     """Create a run's actors and wait until each has come up; end them at the end."""
     options.watch.status(Status(stage=f"{1 + len(place.plan.actors)} actors to come up"))
     actor_set: C | None = None
@@ -398,10 +438,12 @@ def drive(
     create: Callable[[P, Place], C],
     make: Callable[[P, C, RunHooks], Driver],
 ) -> Run:
-    """Run an experiment with its actors, in a place that is given or reserved. InputError: before anything is written.
+    """Run an experiment with its actors, in a place that is given or reserved. InputError: before
+    anything is written.
 
-    create: starts the actors; make: makes their driver. Where actors are lost and the run can continue from a
-    checkpoint, it does, with new ones. RunError: nothing was written before all actors had come up.
+    create: starts the actors; make: makes their driver. Where actors are lost and the run can
+    continue from a checkpoint, it does, with new ones. RunError: nothing was written before all
+    actors had come up.
     """
     session: _Session | None = None
     with ExitStack() as opened:
@@ -444,7 +486,10 @@ class _Session(Generic[P]):
         self._restarts = Restarts(experiment, writer, options.evaluated)
         self._status = Status()
         self.hooks = RunHooks(
-            *(writer, self._finalizer, options.watch, options.stop),
+            writer,
+            self._finalizer,
+            options.watch,
+            options.stop,
             unheard if options.evaluated is unheard else self._restarts.evaluated,
             experiment.spec.clock.kind == "virtual",
             self._restarts,
@@ -485,7 +530,9 @@ def translated(error: BaseException) -> BaseException:
         inner = translated(cause) if isinstance(cause, BaseException) else error
         if isinstance(inner, RaydpzvError):
             return inner
-        return RunError(f"an actor failed: {type(inner).__name__}: {' '.join(str(inner).split())[:400]}")
+        return RunError(
+            f"an actor failed: {type(inner).__name__}: {' '.join(str(inner).split())[:400]}"
+        )
     if isinstance(error, ray.exceptions.RayActorError):
         return Lost(f"an actor was lost: {' '.join(str(error).split())[:300]}", actor_of(error))
     if isinstance(error, ray.exceptions.ObjectLostError):

@@ -1,4 +1,6 @@
-"""The jobs of a Ray cluster, by the HTTP port of its dashboard: submit one, follow its log, stop it, learn its end."""
+"""The jobs of a Ray cluster, by the HTTP port of its dashboard: submit one, follow its log, stop
+it, learn its end.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ _ANSWER = 10.0
 _LOST = 60.0
 """Seconds without any answer after which the cluster counts as gone."""
 _STOPPING = {"RAY_JOB_STOP_WAIT_TIME_S": "120"}
-"""Seconds that Ray gives a stopped job before it kills it, in place of 3: for a checkpoint, a summary, an upload."""
+"""Seconds that Ray gives a stopped job before it kills it, in place of 3: for a checkpoint, a
+summary, an upload.
+"""
 _LOOK = 0.5
 _ENDED = ("SUCCEEDED", "FAILED", "STOPPED")
 _STOPPED = 130
@@ -49,7 +53,9 @@ class JobEnd:
 
 
 class JobServer:
-    """A cluster's jobs. Raises InputError where no Ray answers, wants another token, or is too old for the program."""
+    """A cluster's jobs. Raises InputError where no Ray answers, wants another token, or is too old
+    for the program.
+    """
 
     def __init__(self, address: str | None = None) -> None:
         set_defaults()
@@ -71,20 +77,30 @@ class JobServer:
         with self._named():
             self._client: Any = JobSubmissionClient(self.address)
             self.ray, self.python = self._versions()
-        for name, there, oldest in (("Ray", self.ray, _OLDEST_RAY), ("Python", self.python, _OLDEST_PYTHON)):
+        for name, there, oldest in (
+            ("Ray", self.ray, _OLDEST_RAY),
+            ("Python", self.python, _OLDEST_PYTHON),
+        ):
             if there and _numbers(there) < oldest:
                 raise InputError(
-                    f"the cluster at {self.address}: wanted {name} {'.'.join(map(str, oldest))} or newer there, got "
-                    f"{there}; update it on all machines"
+                    f"the cluster at {self.address}: wanted {name} {'.'.join(map(str, oldest))} or "
+                    f"newer there, got {there}; update it on all machines"
                 )
 
     def differences(self) -> list[str]:
-        """Return what is of another version there than here, in words: the run is the cluster's, with its versions."""
+        """Return what is of another version there than here, in words: the run is the cluster's,
+        with its versions.
+        """
         import ray
 
-        pairs = (("Ray", self.ray, ray.__version__), ("Python", self.python, platform.python_version()))
+        pairs = (
+            ("Ray", self.ray, ray.__version__),
+            ("Python", self.python, platform.python_version()),
+        )
         return [
-            f"{name} {there} there, {here} here" for name, there, here in pairs if there not in ("", here)
+            f"{name} {there} there, {here} here"
+            for name, there, here in pairs
+            if there not in ("", here)
         ]
 
     def submit(self, job: str, entrypoint: str, folder: Path, metadata: Mapping[str, str]) -> None:
@@ -108,12 +124,15 @@ class JobServer:
                 if not _TOO_LARGE.search(str(error)):
                     raise
                 raise InputError(
-                    f"{folder}: wanted a package of at most 100 MiB, which is what Ray takes, got a larger one; list "
-                    f"in {IGNORE_FILE} what the run does not need, or put data where the cluster's machines see them"
+                    f"{folder}: wanted a package of at most 100 MiB, which is what Ray takes, got "
+                    f"a larger one; list in {IGNORE_FILE} what the run does not need, or put data "
+                    "where the cluster's machines see them"
                 ) from None
 
     def metadata(self, job: str) -> Mapping[str, str]:
-        """Return what was said of a job when it was submitted. Raises InputError if there is none of that name."""
+        """Return what was said of a job when it was submitted. Raises InputError if there is none
+        of that name.
+        """
         with self._named():
             try:
                 return dict(self._client.get_job_info(job).metadata or {})
@@ -121,7 +140,8 @@ class JobServer:
                 if "404" not in str(error):
                     raise
                 raise InputError(
-                    f"--job {job}: the cluster at {self.address} knows no such job; `ray job list` shows them"
+                    f"--job {job}: the cluster at {self.address} knows no such job; `ray job list` "
+                    "shows them"
                 ) from None
 
     def stop(self, job: str) -> None:
@@ -130,7 +150,9 @@ class JobServer:
             self._client.stop_job(job)
 
     def follow(self, job: str, write: Callable[[str], None]) -> JobEnd:
-        """Hand on what a job prints until it ends. Raises RunError if the cluster is gone meanwhile."""
+        """Hand on what a job prints until it ends. Raises RunError if the cluster is gone
+        meanwhile.
+        """
         seen, silent_since = 0, None
         with self._named():
             while True:
@@ -147,7 +169,8 @@ class JobServer:
                     silent_since = silent_since or time.monotonic()
                     if time.monotonic() - silent_since > _LOST:
                         raise RunError(
-                            f"lost the cluster at {self.address} ({_line(error)}); the job {job} may continue there"
+                            f"lost the cluster at {self.address} ({_line(error)}); the job {job} "
+                            "may continue there"
                         ) from None
                 time.sleep(_LOOK)
 
@@ -170,29 +193,36 @@ class JobServer:
         except Exception as error:
             if type(error).__name__ == "AuthenticationError":
                 raise InputError(
-                    f"Ray at {self.address} wanted the cluster's token, got none or another one; set "
-                    "RAY_AUTH_MODE=token and RAY_AUTH_TOKEN, or RAY_AUTH_TOKEN_PATH, to what `ray get-auth-token` "
-                    f"prints where the cluster was started ({_line(error)})"
+                    f"Ray at {self.address} wanted the cluster's token, got none or another one; "
+                    "set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN, or RAY_AUTH_TOKEN_PATH, to what "
+                    f"`ray get-auth-token` prints where the cluster was started ({_line(error)})"
                 ) from None
             if not isinstance(error, (*self._unreachable, RuntimeError, OSError, ValueError)):
                 raise
-            raise InputError(f"Ray at {self.address} does not do what was asked: {_line(error)}") from None
+            raise InputError(
+                f"Ray at {self.address} does not do what was asked: {_line(error)}"
+            ) from None
 
 
 def _url(address: str | None) -> str:
-    found = address or next((os.environ[name] for name in _ADDRESSES if os.environ.get(name)), _DEFAULT)
+    found = address or next(
+        (os.environ[name] for name in _ADDRESSES if os.environ.get(name)), _DEFAULT
+    )
     if found == "auto":
         found = _DEFAULT
     url = found if "://" in found else f"http://{found}"
     if urllib.parse.urlsplit(url).scheme not in ("http", "https"):
         raise InputError(
-            f"--address: wanted the HTTP address of the cluster's dashboard, as {_DEFAULT}, got {found}"
+            f"--address: wanted the HTTP address of the cluster's dashboard, as {_DEFAULT}, got "
+            f"{found}"
         )
     return url.rstrip("/")
 
 
 def _check_answers(url: str) -> None:
-    """Raise InputError unless a dashboard answers: Ray's own client would wait for an answer without end."""
+    """Raise InputError unless a dashboard answers: Ray's own client would wait for an answer
+    without end.
+    """
     try:
         urllib.request.urlopen(f"{url}/api/version", timeout=_ANSWER).close()
     except urllib.error.HTTPError as error:
@@ -206,13 +236,15 @@ def _check_answers(url: str) -> None:
     else:
         return
     raise InputError(
-        f"no Ray dashboard answers at {url} ({why}); start a cluster (ray start --head), or give the HTTP address of "
-        "its dashboard (port 8265 where none was chosen)"
+        f"no Ray dashboard answers at {url} ({why}); start a cluster (ray start --head), or give "
+        "the HTTP address of its dashboard (port 8265 where none was chosen)"
     )
 
 
 def _texts(tail: Any, seen: int) -> Iterator[str]:
-    """Yield what an asynchronous tail of a log yields, without the characters that were seen before."""
+    """Yield what an asynchronous tail of a log yields, without the characters that were seen
+    before.
+    """
     with asyncio.Runner() as runner:
         while True:
             try:

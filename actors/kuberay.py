@@ -1,4 +1,6 @@
-"""A run as a RayJob of Kubernetes (KubeRay): pods from the plan of its actors, an entry point that may begin again."""
+"""A run as a RayJob of Kubernetes (KubeRay): pods from the plan of its actors, an entry point that
+may begin again.
+"""
 
 from __future__ import annotations
 
@@ -43,9 +45,10 @@ _SAFE_NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 class PodOptions:
     """The pods of a cluster that is made for a run.
 
-    image: with Ray and this program; ray: Ray's version in it. workers: pods that share the actors; cpus: of all of
-    them, for shares that are "auto" (None: one each). memory: GiB of each pod (None: from the plan; where it is given,
-    the data need not be here, and Ray sizes the object store).
+    image: with Ray and this program; ray: Ray's version in it. workers: pods that share the actors;
+    cpus: of all of them, for shares that are "auto" (None: one each). memory: GiB of each pod
+    (None: from the plan; where it is given, the data need not be here, and Ray sizes the object
+    store).
     """
 
     image: str
@@ -59,8 +62,9 @@ class PodOptions:
 class RayJobOptions(PodOptions):
     """What a manifest needs that no scenario says: pods, and the job that runs on them.
 
-    name: of the job and of its run folder; claim: a persistent volume claim, which outlives pods (None: the run is in a
-    storage). retries: how often a job that failed is started again; keep: seconds that its cluster stays after the end;
+    name: of the job and of its run folder; claim: a persistent volume claim, which outlives pods
+    (None: the run is in a storage). retries: how often a job that failed is started again; keep:
+    seconds that its cluster stays after the end;
     deadline: seconds that an attempt may take; queue: of Kueue.
     """
 
@@ -77,15 +81,17 @@ class RayJobOptions(PodOptions):
         """Raise SpecError for what KubeRay would refuse."""
         if len(self.name) > LONGEST_NAME or not _SAFE_NAME.fullmatch(self.name):
             raise SpecError(
-                f"--name: wanted at most {LONGEST_NAME} characters of a-z, 0-9 and -, a letter first, got {self.name!r}"
+                f"--name: wanted at most {LONGEST_NAME} characters of a-z, 0-9 and -, a letter "
+                f"first, got {self.name!r}"
             )
         version = tuple(int(part) for part in re.findall(r"\d+", self.ray)[:2])
         if len(version) < 2:
             raise SpecError(f"--ray-version: wanted a version as 2.60.0, got {self.ray!r}")
         if self.token and version < TOKEN_SINCE:
             raise SpecError(
-                f"--ray-version: wanted {'.'.join(map(str, TOKEN_SINCE))} or newer, to which KubeRay gives a token, "
-                f"got {self.ray}; update Ray in the image, or give --no-token"
+                f"--ray-version: wanted {'.'.join(map(str, TOKEN_SINCE))} or newer, to which "
+                f"KubeRay gives a token, got {self.ray}; update Ray in the image, or give "
+                "--no-token"
             )
 
 
@@ -102,14 +108,16 @@ class _Group:
 
     def machine(self) -> Machine:
         return Machine(
-            {"CPU": float(self.cpus), "GPU": float(self.gpus), "memory": float(self.memory)}, self.labels
+            {"CPU": float(self.cpus), "GPU": float(self.gpus), "memory": float(self.memory)},
+            self.labels,
         )
 
 
 def cluster_plan(
     spec: VerticalScenario | HorizontalScenario, options: RayJobOptions, prepared: Prepared | None
 ) -> Plan:
-    """Return the plan of a run's actors on a cluster that is made for them. Raises SpecError, Unplaceable.
+    """Return the plan of a run's actors on a cluster that is made for them. Raises SpecError,
+    Unplaceable.
 
     prepared: the run with its data, whose memory the plan then has.
     """
@@ -117,7 +125,8 @@ def cluster_plan(
     total = {"CPU": float(options.cpus or _MANY), "GPU": float(gpus), "memory": math.inf}
     if spec.hosts_auto and options.cpus is None:
         raise SpecError(
-            'resources.hosts: wanted a number, got "auto", which is one per CPU of a cluster that is not there yet; '
+            'resources.hosts: wanted a number, got "auto", which is one per CPU of a cluster that '
+            "is not there yet; "
             "give --set resources.hosts=N, or --cpus N"
         )
     found = plan_run(spec, total)
@@ -125,12 +134,17 @@ def cluster_plan(
 
 
 def manifest(
-    wanted: Plan, options: RayJobOptions, entrypoint: str, scenario: str | None, prepared: Prepared | None
+    wanted: Plan,
+    options: RayJobOptions,
+    entrypoint: str,
+    scenario: str | None,
+    prepared: Prepared | None,
 ) -> list[dict[str, Any]]:
-    """Return the documents of a manifest: the RayJob and, before it, the map that holds a scenario of the user's own.
+    """Return the documents of a manifest: the RayJob and, before it, the map that holds a scenario
+    of the user's own.
 
-    entrypoint: the command of the run; scenario: the text of the scenario's file, where it is none of the program's.
-    Raises Unplaceable if pods of this kind cannot hold the plan.
+    entrypoint: the command of the run; scenario: the text of the scenario's file, where it is none
+    of the program's. Raises Unplaceable if pods of this kind cannot hold the plan.
     """
     store = OBJECT_STORE + prepared.object_store_bytes(len(wanted.actors)) if prepared else None
     groups = _groups(wanted, options, store)
@@ -146,7 +160,9 @@ def manifest(
     config = f"{options.name}-scenario"
     if scenario is not None:
         volumes.append({"name": "scenario", "configMap": {"name": config}})
-        mounts.append({"name": "scenario", "mountPath": SCENARIO.rpartition("/")[0], "readOnly": True})
+        mounts.append(
+            {"name": "scenario", "mountPath": SCENARIO.rpartition("/")[0], "readOnly": True}
+        )
     needed = _RAY + _DRIVER + 2 * store if store else (options.memory or 0) * _GIB
     head = _container("ray-head", options.image, _HEAD_CPUS, 0, _rounded(needed))
     head |= {"volumeMounts": mounts} if mounts else {}
@@ -164,7 +180,9 @@ def manifest(
             "headGroupSpec": {
                 # no actor but the ledger's goes there, which asks for nothing
                 "rayStartParams": {"num-cpus": "0", **start},
-                "template": {"spec": {"containers": [head], **({"volumes": volumes} if volumes else {})}},
+                "template": {
+                    "spec": {"containers": [head], **({"volumes": volumes} if volumes else {})}
+                },
             },
             "workerGroupSpecs": [_worker_group(group, options.image, start) for group in groups],
         },
@@ -190,7 +208,9 @@ def manifest(
 
 
 def _groups(wanted: Plan, options: RayJobOptions, store: int | None) -> list[_Group]:
-    """Return the groups of worker pods: one, or the server's and the others' where labels keep them apart."""
+    """Return the groups of worker pods: one, or the server's and the others' where labels keep them
+    apart.
+    """
     server, members = wanted.selectors()
     bundles = wanted.bundles()
     if dict(server) == dict(members) or len(bundles) == 1:
@@ -209,16 +229,22 @@ def _group(
     options: RayJobOptions,
     store: int | None,
 ) -> _Group:
-    """Return pods of one size, as large as the fullest of them: actors in turn, the largest first."""
-    pods = len(bundles) if wanted.placement == "strict_spread" else min(options.workers, len(bundles))
+    """Return pods of one size, as large as the fullest of them: actors in turn, the largest
+    first.
+    """
+    pods = (
+        len(bundles) if wanted.placement == "strict_spread" else min(options.workers, len(bundles))
+    )
     held: list[list[Mapping[str, float]]] = [[] for _ in range(pods)]
     for bundle in sorted(bundles, key=_weight, reverse=True):
-        min(held, key=lambda pod: [sum(values) for values in zip(*map(_weight, pod), strict=True)]).append(
-            bundle
-        )
+        min(
+            held, key=lambda pod: [sum(values) for values in zip(*map(_weight, pod), strict=True)]
+        ).append(bundle)
     asked = max(sum(bundle.get("memory", 0.0) for bundle in pod) for pod in held)
     # as much again as what processes take at the least: models, activations, tables of embeddings
-    memory = options.memory * _GIB if options.memory else _rounded(_RAY + (store or 0) + 2 * int(asked))
+    memory = (
+        options.memory * _GIB if options.memory else _rounded(_RAY + (store or 0) + 2 * int(asked))
+    )
     return _Group(
         name,
         pods,
@@ -249,7 +275,9 @@ def _devices(shares: Sequence[float]) -> int:
 
 
 def _labels(selector: Selector) -> dict[str, str]:
-    """Return labels that a selector takes: of "in(a, b)" the first; "!a" takes a machine without."""
+    """Return labels that a selector takes: of "in(a, b)" the first; "!a" takes a machine
+    without.
+    """
     found = {}
     for label, values in selector.items():
         if not values.startswith("!"):
@@ -276,7 +304,11 @@ def _container(name: str, image: str, cpus: int, gpus: int, memory: int) -> dict
         {"nvidia.com/gpu": str(gpus)} if gpus else {}
     )
     # each a mapping of its own: YAML would write the second as a reference to the first
-    return {"name": name, "image": image, "resources": {"limits": dict(amounts), "requests": dict(amounts)}}
+    return {
+        "name": name,
+        "image": image,
+        "resources": {"limits": dict(amounts), "requests": dict(amounts)},
+    }
 
 
 def _rounded(size: int) -> int:

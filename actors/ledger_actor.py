@@ -1,4 +1,6 @@
-"""The ledger actor, which keeps the run's log, and the server's working set of it. Starts light: without torch."""
+"""The ledger actor, which keeps the run's log, and the server's working set of it. Starts light:
+without torch.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +23,11 @@ from raydpzv.ledger.ledger import Ledger, begin_ledger, ledger_facts
 
 
 class LedgerActor(TransportPort):
-    """Plain class; `actors.vertical.actor_set` wraps it. One writer appends, any number of hosts ask for ranges.
+    """Plain class; `actors.vertical.actor_set` wraps it. One writer appends, any number of hosts
+    ask for ranges.
 
-    An append is written before it is answered, so a range that was announced after its append is there.
+    An append is written before it is answered, so a range that was announced after its append is
+    there.
     """
 
     CONTROL = ("facts", "reads", "address")
@@ -38,7 +42,9 @@ class LedgerActor(TransportPort):
         self._ledger = begin_ledger(path, header, fsync=fsync)
 
     def ready(self) -> None:
-        """Answer: the first call proves that this actor has come up, and that the caller can reach it."""
+        """Answer: the first call proves that this actor has come up, and that the caller can reach
+        it.
+        """
 
     def address(self) -> TransportAddress | None:
         """Return where this actor listens; None: it is called."""
@@ -56,7 +62,9 @@ class LedgerActor(TransportPort):
         return self._open().since(version, until)
 
     def trim(self, version: int) -> None:
-        """Forget updates <= version in memory, if there is a log on disk that a new host can be rebuilt from."""
+        """Forget updates <= version in memory, if there is a log on disk that a new host can be
+        rebuilt from.
+        """
         if self._open().disk_bytes:
             self._open().trim(version)
 
@@ -85,7 +93,9 @@ class LedgerActor(TransportPort):
 
 
 class RelayedLedger(Ledger):
-    """The server's working set of the actor's ledger: an update is written there before any party gets it."""
+    """The server's working set of the actor's ledger: an update is written there before any party
+    gets it.
+    """
 
     def __init__(self, actor: Any, header: Header, timeout: float) -> None:
         super().__init__(None, header, LogSettings())
@@ -102,11 +112,15 @@ class RelayedLedger(Ledger):
 
     @property
     def recalls(self) -> bool:
-        """Whether the actor can still return updates that are trimmed here: it has a log on disk."""
+        """Whether the actor can still return updates that are trimmed here: it has a log on
+        disk.
+        """
         return self._recalls
 
     def since(self, version: int, until: int | None = None) -> Slice:
-        """Return updates version+1 .. until: from here, or from the actor where they are trimmed."""
+        """Return updates version+1 .. until: from here, or from the actor where they are
+        trimmed.
+        """
         if version >= self._memory.trimmed:
             return super().since(version, until)
         last = self.version if until is None else until
@@ -126,7 +140,8 @@ class RelayedLedger(Ledger):
     def save_snapshot(self, name: str, version: int, arrays: Mapping[str, np.ndarray]) -> None:
         """Keep a snapshot beside the log."""
         self._ask(
-            self._actor.save_snapshot.remote(name, version, arrays), f"the snapshot of update {version}"
+            self._actor.save_snapshot.remote(name, version, arrays),
+            f"the snapshot of update {version}",
         )
 
     def _ask(self, reference: Any, awaited: str) -> Any:

@@ -1,4 +1,5 @@
-"""Both ends of a connection to the ledger actor, and a host's range. Ranges and updates travel as their columns' bytes.
+"""Both ends of a connection to the ledger actor, and a host's range. Ranges and updates travel as
+their columns' bytes.
 
 Starts light: knows no ledger but that one.
 """
@@ -20,7 +21,9 @@ from raydpzv.errors import Lost, TransportError
 from raydpzv.ledger.entries import COLUMNS, Slice, frozen
 from raydpzv.sim.wall import Answer
 
-_COLUMNS = sorted(COLUMNS, key=lambda name: -COLUMNS[name].itemsize)  # widest first, so that each is aligned
+_COLUMNS = sorted(
+    COLUMNS, key=lambda name: -COLUMNS[name].itemsize
+)  # widest first, so that each is aligned
 _ENTRY_BYTES = sum(dtype.itemsize for dtype in COLUMNS.values())
 _SINCE, _APPEND = range(2)
 _RANGE = struct.Struct("<Bqq")
@@ -29,7 +32,9 @@ _NEWEST = -1
 
 
 class LedgerRange:
-    """A host's `UpdateSource`: fetches one range for a whole piece of work, and cuts the replicas' ranges from it."""
+    """A host's `UpdateSource`: fetches one range for a whole piece of work, and cuts the replicas'
+    ranges from it.
+    """
 
     def __init__(self, actor: Any, timeout: float) -> None:
         self._connection = LedgerConnection(actor, timeout)
@@ -42,9 +47,15 @@ class LedgerRange:
             self._fetched = self._connection.since(reached, version)
 
     def since(self, version: int, until: int | None = None) -> Slice:
-        """Return updates version+1 .. until, from the fetched range or by a request of their own."""
+        """Return updates version+1 .. until, from the fetched range or by a request of their
+        own.
+        """
         fetched = self._fetched
-        if until is None or fetched is None or not fetched.first <= version <= until <= fetched.last:
+        if (
+            until is None
+            or fetched is None
+            or not fetched.first <= version <= until <= fetched.last
+        ):
             found = self._connection.since(version, until)
             if fetched is None or found.last > fetched.last:
                 self._fetched = found
@@ -54,10 +65,11 @@ class LedgerRange:
 
 
 class LedgerConnection:
-    """A connection to the ledger actor, opened when first used: a socket if the actor listens by then, else calls.
+    """A connection to the ledger actor, opened when first used: a socket if the actor listens by
+    then, else calls.
 
-    Raises Lost if the actor is, TransportError if the connection broke but the actor is not lost, Stalled, and whatever
-    the ledger raises.
+    Raises Lost if the actor is, TransportError if the connection broke but the actor is not lost,
+    Stalled, and whatever the ledger raises.
     """
 
     def __init__(self, actor: Any, timeout: float) -> None:
@@ -87,7 +99,9 @@ class LedgerConnection:
     def _opened(self) -> Connection:
         if self._connection is None:
             address = get(self._actor.address.remote(), self._timeout, "the ledger's address")
-            self._connection = connect(self._actor, address, self._timeout, frames.request(frames.HELLO))
+            self._connection = connect(
+                self._actor, address, self._timeout, frames.request(frames.HELLO)
+            )
         return self._connection
 
 
@@ -98,7 +112,9 @@ class LedgerConversation:
         self._ledger = ledger
 
     def most(self) -> int:
-        """Return how many bytes the next request may have: an update has as many entries as its method made."""
+        """Return how many bytes the next request may have: an update has as many entries as its
+        method made.
+        """
         return MOST
 
     def answer(self, frame: memoryview) -> Sequence[bytes]:
@@ -131,7 +147,8 @@ def _lost_ledger(actor: Any) -> Iterator[None]:
         if not lost(error):
             raise
         raise Lost(  # not every error of Ray's names its actor
-            "the ledger actor was lost: start again, or resume the run from its folder", actor._actor_id.hex()
+            "the ledger actor was lost: start again, or resume the run from its folder",
+            actor._actor_id.hex(),
         ) from error
 
 

@@ -1,9 +1,9 @@
 """The least memory that the processes of a run's actors take on their machines.
 
-A process's own memory was measured (Ray 2.60, torch 2.13, Linux, "Anonymous" of /proc/PID/smaps_rollup): a client's
-after its first upload, a server's and a host's when made, the server's of hosts when it begins. A client's actor copies
-its columns (measured too); hosts read rows in the object store. Models, their activations and tables of embeddings are
-not included.
+A process's own memory was measured (Ray 2.60, torch 2.13, Linux, "Anonymous" of
+/proc/PID/smaps_rollup): a client's after its first upload, a server's and a host's when made, the
+server's of hosts when it begins. A client's actor copies its columns (measured too); hosts read
+rows in the object store. Models, their activations and tables of embeddings are not included.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ _OWN = {
     ("horizontal", "compiled"): (72, 61),
     ("horizontal", "torch"): (193, 183),
 }
-"""MiB of a server's process, and of a client actor's or a host's, by kind of learning and engine."""
+"""MiB of a server's process, and of a client actor's or a host's, by kind of learning and
+engine.
+"""
 
 
 def with_run_memory(plan: Plan, prepared: Prepared) -> Plan:

@@ -1,4 +1,6 @@
-"""A user's own data on the way to processes that make whole runs; models and methods travel in the scenario."""
+"""A user's own data on the way to processes that make whole runs; models and methods travel in the
+scenario.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ def check_travel(specs: Iterable[AnyScenario]) -> None:
 
 
 def put_data(specs: Iterable[AnyScenario]) -> dict[str, Any]:
-    """Put the own data of scenarios into Ray's object store; return their places by name. Raises SpecError."""
+    """Put the own data of scenarios into Ray's object store; return their places by name. Raises
+    SpecError.
+    """
     import ray
 
     found = packed(dict.fromkeys(spec.data.source for spec in specs))

@@ -20,7 +20,8 @@ _DIGITS = 4
 
 
 def plan_run(spec: AnyScenario, total: Mapping[str, float]) -> Plan:
-    """Divide a cluster of `total` CPUs and GPUs among a run's actors. Raises Unplaceable with the arithmetic.
+    """Divide a cluster of `total` CPUs and GPUs among a run's actors. Raises Unplaceable with the
+    arithmetic.
 
     Hosts own no particular client. A ledger actor asks for no share: it runs beside the run folder.
     """
@@ -47,10 +48,11 @@ def _client_plan(spec: VerticalScenario, total: Mapping[str, float]) -> Plan:
 
 
 def whole_run_gpus(spec: AnyScenario, total: Mapping[str, float] | None) -> float:
-    """Return the GPUs of a run in one process: the sum of its actors' shares, above one in whole devices.
+    """Return the GPUs of a run in one process: the sum of its actors' shares, above one in whole
+    devices.
 
-    All "auto" shares together are one device, if there is one; "auto" hosts are one. total: None if the
-    cluster is unknown. Raises Unplaceable as `plan_run` does.
+    All "auto" shares together are one device, if there is one; "auto" hosts are one. total: None if
+    the cluster is unknown. Raises Unplaceable as `plan_run` does.
     """
     there = total or {}
     one = {"CPU": there.get("CPU", 1.0), "GPU": min(1.0, there.get("GPU", 0.0))}
@@ -69,7 +71,9 @@ def _host_plan(spec: HorizontalScenario, total: Mapping[str, float], slots: int)
     hosts = max(1, min(wanted, most))
     server, each = _server_and_host_cpus(resources, total.get("CPU", 0.0), hosts)
     host = Share(each, float(resources.host_gpus))
-    return Plan(Share(server, 0.0), (host,) * hosts, ((),) * hosts, *_wishes(resources), "host", "hosts")
+    return Plan(
+        Share(server, 0.0), (host,) * hosts, ((),) * hosts, *_wishes(resources), "host", "hosts"
+    )
 
 
 _WHOLE: dict[str, Callable[[Any, Mapping[str, float]], Plan]] = {
@@ -91,7 +95,9 @@ def _wishes(
 def _server_and_host_cpus(
     resources: HorizontalResourcesSection, total: float, hosts: int
 ) -> tuple[float, float]:
-    """Return the CPU shares of the server and of each host; "auto" gets an equal share or the rest."""
+    """Return the CPU shares of the server and of each host; "auto" gets an equal share or the
+    rest.
+    """
     server, host = resources.server_cpus, resources.host_cpus
     if host == "auto":
         asked = 0.0 if server == "auto" else server
@@ -102,7 +108,9 @@ def _server_and_host_cpus(
 
 
 def _host_slots(resources: HorizontalResourcesSection, total: Mapping[str, float]) -> int:
-    """Return how many hosts fit: by whole GPU devices if they have a GPU share, else one per CPU."""
+    """Return how many hosts fit: by whole GPU devices if they have a GPU share, else one per
+    CPU.
+    """
     gpus, cpus = resources.host_gpus, resources.host_cpus
     if gpus > 0:
         return device_slots(total.get("GPU", 0.0), gpus)
@@ -129,20 +137,31 @@ def _auto_cpu(total: float, actors: int) -> float:
 
 
 def _auto_gpu(total: float, actors: int) -> float:
-    """Return an equal share such that whole actors fit on each device: fractions do not span devices."""
+    """Return an equal share such that whole actors fit on each device: fractions do not span
+    devices.
+    """
     if total < 1:
         return 0.0
     return math.floor(1 / math.ceil(actors / int(total)) / RESOLUTION) * RESOLUTION
 
 
 def _checked(plan: Plan, total: Mapping[str, float] | None) -> Plan:
-    """Raise Unplaceable for a share that no cluster can give, or that this one lacks and nobody waits for."""
-    names = ["resources.server", *(f"resources.{plan.member} (actor {a})" for a in range(len(plan.actors)))]
+    """Raise Unplaceable for a share that no cluster can give, or that this one lacks and nobody
+    waits for.
+    """
+    names = [
+        "resources.server",
+        *(f"resources.{plan.member} (actor {a})" for a in range(len(plan.actors))),
+    ]
     for name, share in zip(names, (plan.server, *plan.actors), strict=True):
         if share.gpus > 1 and share.gpus != int(share.gpus):
-            raise Unplaceable(f"{name}: {share.gpus:g} GPUs asked; above 1 a share must be a whole number")
+            raise Unplaceable(
+                f"{name}: {share.gpus:g} GPUs asked; above 1 a share must be a whole number"
+            )
         if 0 < share.gpus < RESOLUTION or 0 < share.cpus < RESOLUTION:
-            raise Unplaceable(f"{name}: a share below Ray's resolution of {RESOLUTION:g} was asked; raise it")
+            raise Unplaceable(
+                f"{name}: a share below Ray's resolution of {RESOLUTION:g} was asked; raise it"
+            )
     lack = None if total is None else lack_in_all(plan, total)
     if lack and not plan.placement_timeout:
         raise Unplaceable(str(lack))

@@ -26,7 +26,9 @@ class Machine:
     labels: Mapping[str, str] = field(default_factory=dict)
 
     def carries(self, selector: Selector) -> bool:
-        """Return whether the machine's labels match: "a", "in(a, b)", or with "!" any other value or none."""
+        """Return whether the machine's labels match: "a", "in(a, b)", or with "!" any other value
+        or none.
+        """
         for label, wanted in selector.items():
             words = re.findall(r"[^!(), ]+", wanted)
             values = words[1:] if "(" in wanted else words
@@ -62,7 +64,9 @@ class _Part:
 
 
 def lack(plan: Plan, machines: Sequence[Machine]) -> Lack | None:
-    """Return the first resource that these machines lack for a plan, busy or not; None: none is known."""
+    """Return the first resource that these machines lack for a plan, busy or not; None: none is
+    known.
+    """
     bundles, (server, members) = plan.bundles(), plan.selectors()
     given = (("the server", bundles[:1], server), (f"{plan.member}s", bundles[1:], members))
     parts = [_Part(who, b, s, [m for m in machines if m.carries(s)]) for who, b, s in given if b]
@@ -80,15 +84,19 @@ def lack_in_all(plan: Plan, total: Amounts) -> Lack | None:
     for kind in _KINDS:
         amounts = [bundle.get(kind, 0.0) for bundle in plan.bundles()]
         need, there = sum(amounts), total.get(kind, 0.0)
-        settings = [f"{who}_{kind.lower()}s" for who in (["server"] if amounts[0] else []) + [plan.member]]
+        settings = [
+            f"{who}_{kind.lower()}s" for who in (["server"] if amounts[0] else []) + [plan.member]
+        ]
         remedy = (
-            f"lower {plan.fewer}" if kind == "memory" else f"lower {' and '.join(settings)}, or {plan.fewer}"
+            f"lower {plan.fewer}"
+            if kind == "memory"
+            else f"lower {' and '.join(settings)}, or {plan.fewer}"
         )
         if need > there + _SLACK:
             return Lack(
-                f"{len([a for a in amounts if a])} actors ask {_amount(kind, need)} {_KINDS[kind][1]} in all "
-                f"(server {_amount(kind, amounts[0])}, {plan.member}s {_amount(kind, sum(amounts[1:]))}), "
-                f"the cluster has {_amount(kind, there)}",
+                f"{len([a for a in amounts if a])} actors ask {_amount(kind, need)} "
+                f"{_KINDS[kind][1]} in all (server {_amount(kind, amounts[0])}, {plan.member}s "
+                f"{_amount(kind, sum(amounts[1:]))}), the cluster has {_amount(kind, there)}",
                 f"{_amount(kind, need - there)} {_KINDS[kind][1]}",
                 remedy,
             )
@@ -120,8 +128,8 @@ def _lack_on_labelled(parts: Sequence[_Part]) -> Lack | None:
         asked, there = summed(part.bundles), summed([machine.has for machine in part.machines])
         if part.selector and not fits(asked, there):
             return Lack(
-                f"{listed(asked)} asked for {part.who}, the machines with {_selected(part.selector)} have "
-                f"{listed(there)}",
+                f"{listed(asked)} asked for {part.who}, the machines with "
+                f"{_selected(part.selector)} have {listed(there)}",
                 f"machines with {_selected(part.selector)} that have {listed(asked)}",
                 "lower the shares or widen resources.labels",
             )
@@ -129,7 +137,9 @@ def _lack_on_labelled(parts: Sequence[_Part]) -> Lack | None:
 
 
 def _lack_on_one(plan: Plan, parts: Sequence[_Part]) -> Lack | None:
-    """Return the share that no single machine has: one actor's, or all of them under "strict_pack"."""
+    """Return the share that no single machine has: one actor's, or all of them under
+    "strict_pack".
+    """
     remedy = "lower the shares"
     if plan.placement == "strict_pack":
         bundles = plan.bundles()
@@ -149,7 +159,9 @@ def _lack_on_one(plan: Plan, parts: Sequence[_Part]) -> Lack | None:
     return None
 
 
-def _lack_of_machines(plan: Plan, parts: Sequence[_Part], machines: Sequence[Machine]) -> Lack | None:
+def _lack_of_machines(
+    plan: Plan, parts: Sequence[_Part], machines: Sequence[Machine]
+) -> Lack | None:
     """Return how many machines are missing under "strict_spread"."""
     if plan.placement != "strict_spread":
         return None
@@ -158,7 +170,8 @@ def _lack_of_machines(plan: Plan, parts: Sequence[_Part], machines: Sequence[Mac
         if actors > there:
             labelled = f" with {_selected(part.selector)}" if part.selector else ""
             return Lack(
-                f'placement = "strict_spread" asks a machine for each of {actors} actors, the cluster has '
+                f'placement = "strict_spread" asks a machine for each of {actors} actors, the '
+                "cluster has "
                 f"{there}{labelled}",
                 f"{actors - there} machine{'s' * (actors - there > 1)}{labelled}",
                 f'set resources.placement = "spread", or lower {plan.fewer}',
@@ -179,7 +192,9 @@ def summed(parts: Sequence[Amounts]) -> Amounts:
 def listed(amounts: Amounts) -> str:
     """Return amounts in words: CPUs and GPUs always, memory if it is given."""
     kinds = [kind for kind in _KINDS if kind != "memory" or amounts.get(kind)]
-    return " and ".join(f"{_amount(kind, amounts.get(kind, 0.0))} {_KINDS[kind][1]}" for kind in kinds)
+    return " and ".join(
+        f"{_amount(kind, amounts.get(kind, 0.0))} {_KINDS[kind][1]}" for kind in kinds
+    )
 
 
 def _amount(kind: str, amount: float) -> str:

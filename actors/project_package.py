@@ -1,4 +1,6 @@
-"""The folder that Ray packs for a submitted job: the user's project, with this program beside it."""
+"""The folder that Ray packs for a submitted job: the user's project, with this program beside
+it.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +16,42 @@ from raydpzv.records.secrets_file import OPERATOR
 IGNORE_FILE = ".rayignore"
 _ALWAYS = (".git", ".hg", ".venv", "venv", "__pycache__")
 _BY_DEFAULT = (
-    *("node_modules", "*.py[co]", "*.egg-info", "/runs/"),
-    *(".mypy_cache", ".pytest_cache", ".ruff_cache", ".hypothesis", ".import_linter_cache"),
+    "node_modules",
+    "*.py[co]",
+    "*.egg-info",
+    "/runs/",
+    ".mypy_cache",
+    ".pytest_cache",
+    ".ruff_cache",
+    ".hypothesis",
+    ".import_linter_cache",
 )
 """Excluded only if the project has no .rayignore of its own."""
 SECRETS = (
     OPERATOR,
-    *(".env", ".env.*", "!.env.example", "!.env.template", ".envrc", ".netrc", ".pypirc", ".git-credentials"),
-    *("*.pem", "*.key", "*.p12", "*.pfx", "id_rsa", "id_dsa", "id_ecdsa", "id_ed25519"),
-    *(".ssh/", ".aws/", ".azure/", ".gcloud/", ".gnupg/", ".kube/", ".ray/"),
+    ".env",
+    ".env.*",
+    "!.env.example",
+    "!.env.template",
+    ".envrc",
+    ".netrc",
+    ".pypirc",
+    ".git-credentials",
+    "*.pem",
+    "*.key",
+    "*.p12",
+    "*.pfx",
+    "id_rsa",
+    "id_dsa",
+    "id_ecdsa",
+    "id_ed25519",
+    ".ssh/",
+    ".aws/",
+    ".azure/",
+    ".gcloud/",
+    ".gnupg/",
+    ".kube/",
+    ".ray/",
 )
 """Excluded unless the project's .rayignore includes the name again (`!name`).
 
@@ -48,9 +77,11 @@ def excludes(project: Path) -> list[str]:
 
 @contextmanager
 def package_folder(project: Path) -> Iterator[Path]:
-    """Yield the folder to pack: links to the entries of the project and to the packages of this program.
+    """Yield the folder to pack: links to the entries of the project and to the packages of this
+    program.
 
-    Yields the project itself if it contains this program. Raises InputError if an entry has a package's name.
+    Yields the project itself if it contains this program. Raises InputError if an entry has a
+    package's name.
     """
     if (project / "raydpzv" / "__main__.py").is_file():
         yield project
@@ -61,8 +92,8 @@ def package_folder(project: Path) -> Iterator[Path]:
         for entry in project.iterdir():
             if entry.stem in PROGRAM and (entry.is_dir() or entry.suffix == ".py"):
                 raise InputError(
-                    f"{entry}: bears the name of a package of raydpzv, which is packed beside it; rename it, or "
-                    "give another --project"
+                    f"{entry}: bears the name of a package of raydpzv, which is packed beside it; "
+                    "rename it, or give another --project"
                 )
             (folder / entry.name).symlink_to(entry)
         for name in PROGRAM:

@@ -1,4 +1,6 @@
-"""Metrics of a run on Ray's metrics endpoint (Prometheus), folded from its rows as the driver gets them."""
+"""Metrics of a run on Ray's metrics endpoint (Prometheus), folded from its rows as the driver gets
+them.
+"""
 
 from __future__ import annotations
 
@@ -22,14 +24,16 @@ OTHERS = "other"
 INTERVAL = 10.0
 """Seconds between updates of Ray's metrics, as often as Ray exports them.
 
-Between exports Ray keeps up to 4 KB in the driver for every value that it gets, and an export's thread may not give its
-memory back.
+Between exports Ray keeps up to 4 KB in the driver for every value that it gets, and an export's
+thread may not give its memory back.
 """
 _RUN, _CLIENT = ("run", "scenario"), ("run", "scenario", "client")
 
 
 class Metric(NamedTuple):
-    """One exported metric: Ray's class, its tags, its description; leaves: exported for a private run too."""
+    """One exported metric: Ray's class, its tags, its description; leaves: exported for a private
+    run too.
+    """
 
     kind: str
     tags: tuple[str, ...]
@@ -44,17 +48,28 @@ class Metric(NamedTuple):
 METRICS = {
     "raydpzv_updates": Metric("Counter", _RUN, "Updates of the model", leaves=True),
     "raydpzv_uploads": Metric("Counter", _CLIENT, "Uploads served", leaves=True),
-    "raydpzv_late_epochs": Metric("Counter", _CLIENT, "Activations that fell into a running round trip"),
+    "raydpzv_late_epochs": Metric(
+        "Counter", _CLIENT, "Activations that fell into a running round trip"
+    ),
     "raydpzv_round_trips": Metric("Counter", _CLIENT, "Uploads whose answer was applied"),
-    "raydpzv_round_trip_seconds": Metric("Counter", _CLIENT, "From waking to applying, on the run's clock"),
+    "raydpzv_round_trip_seconds": Metric(
+        "Counter", _CLIENT, "From waking to applying, on the run's clock"
+    ),
     "raydpzv_reads": Metric("Counter", _CLIENT, "Cached embeddings used, or models worked at"),
     "raydpzv_staleness": Metric("Counter", _CLIENT, "Age of all that was read, in updates"),
-    "raydpzv_bytes": Metric("Counter", (*_RUN, "direction"), "Tensor bytes on the wire, up or down"),
+    "raydpzv_bytes": Metric(
+        "Counter", (*_RUN, "direction"), "Tensor bytes on the wire, up or down"
+    ),
     "raydpzv_checkpoint_seconds": Metric("Counter", _RUN, "Real seconds that checkpoints took"),
-    "raydpzv_restarts": Metric("Counter", _RUN, "Actors that were lost and made again", leaves=True),
+    "raydpzv_restarts": Metric(
+        "Counter", _RUN, "Actors that were lost and made again", leaves=True
+    ),
     "raydpzv_ledger_updates": Metric("Gauge", _RUN, "Updates that the ledger holds", leaves=True),
     "raydpzv_epsilon": Metric(
-        "Gauge", (*_RUN, "adversary"), "Epsilon so far; no value where nothing is proved", leaves=True
+        "Gauge",
+        (*_RUN, "adversary"),
+        "Epsilon so far; no value where nothing is proved",
+        leaves=True,
     ),
     "raydpzv_accuracy": Metric("Gauge", (*_RUN, "part"), "Accuracy of the last evaluation"),
     "raydpzv_loss": Metric("Gauge", (*_RUN, "part"), "Loss of the last evaluation"),
@@ -64,20 +79,24 @@ _EPSILONS = {
     "release": {"paper": "epsilon_paper", "client": "epsilon_client"},
     "user_epsilon": {who: who for who in ("external", "client", "server")},
 }
-"""Row types whose last row has the epsilons, and its columns by adversary ("paper": claimed, not proved)."""
+"""Row types whose last row has the epsilons, and its columns by adversary ("paper": claimed, not
+proved).
+"""
 
 
 class RayMetrics(Callback):
     """Exports the metrics above; each folds all rows so far, except the seconds of checkpoints.
 
-    private: everybody on the cluster can read the endpoint, so only metrics that the run's ε covers are exported. Like
-    `raydpzv publish`, it withholds scores, sizes and times.
+    private: everybody on the cluster can read the endpoint, so only metrics that the run's ε covers
+    are exported. Like `raydpzv publish`, it withholds scores, sizes and times.
     """
 
     interval = INTERVAL
 
     def __init__(self, *, private: bool) -> None:
-        self._exported = {name: metric for name, metric in METRICS.items() if metric.leaves or not private}
+        self._exported = {
+            name: metric for name, metric in METRICS.items() if metric.leaves or not private
+        }
 
     def start(self, run: RunStart) -> None:
         """Register the metrics; Ray is up."""
@@ -100,7 +119,9 @@ class RayMetrics(Callback):
         }
 
     def status(self, status: Status) -> None:
-        """Add the seconds of checkpoints, which restart from 0 after a loss; update Ray's metrics."""
+        """Add the seconds of checkpoints, which restart from 0 after a loss; update Ray's
+        metrics.
+        """
         if not status.stage:
             before, self._checkpoint_seconds = self._checkpoint_seconds, status.checkpoint_seconds
             self._add("raydpzv_checkpoint_seconds", max(0.0, status.checkpoint_seconds - before))
@@ -151,7 +172,9 @@ class RayMetrics(Callback):
             self._set("raydpzv_ledger_updates", self._updates)
 
     def _add_each(self, name: str, client: NDArray[Any], values: NDArray[Any]) -> None:
-        sums = np.bincount(np.minimum(client, MOST_CLIENTS), weights=values, minlength=MOST_CLIENTS + 1)
+        sums = np.bincount(
+            np.minimum(client, MOST_CLIENTS), weights=values, minlength=MOST_CLIENTS + 1
+        )
         self._by_client[name] = sums + self._by_client.get(name, 0.0)
 
     def _add(self, name: str, value: float, tag: str = "") -> None:

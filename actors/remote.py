@@ -19,16 +19,22 @@ def get(reference: Any, timeout: float, awaited: str) -> Any:
 
 def stalled(timeout: float, awaited: str) -> Stalled:
     """Return the error of a result that did not come in time."""
-    return Stalled(f"waited {timeout:g} s for {awaited}; raise resources.timeout if the work is that long")
+    return Stalled(
+        f"waited {timeout:g} s for {awaited}; raise resources.timeout if the work is that long"
+    )
 
 
 def actor_of(error: BaseException) -> str:
-    """Return Ray's identifier of the actor whose death an error reports, "" if the error has none."""
+    """Return Ray's identifier of the actor whose death an error reports, "" if the error has
+    none.
+    """
     return str(getattr(error, "actor_id", None) or "")
 
 
 def lost(error: BaseException) -> bool:
-    """Return whether the called actor itself died; its error over another actor's death does not count."""
+    """Return whether the called actor itself died; its error over another actor's death does not
+    count.
+    """
     import ray
 
     return isinstance(error, ray.exceptions.RayActorError) and not isinstance(

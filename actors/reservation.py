@@ -26,8 +26,8 @@ _USUAL = 5.0
 class Reservation:
     """The place of a run's actors, reserved again by a new plan when a machine of it was lost.
 
-    plan: makes a plan for the cluster at that time; outer: a place that the caller reserved; options: as in `reserved`.
-    A context manager, which gives the place back.
+    plan: makes a plan for the cluster at that time; outer: a place that the caller reserved;
+    options: as in `reserved`. A context manager, which gives the place back.
     """
 
     def __init__(self, plan: Callable[[], Plan], options: RunOptions, outer: Place | None) -> None:
@@ -66,8 +66,8 @@ def _await_losses() -> None:
 def reserved(plan: Plan, options: RunOptions) -> Iterator[Place]:
     """Reserve a place for the actors of a plan, and give it back at the end.
 
-    options: to report missing resources to while the cluster may still grow, and to end the wait. Raises Unplaceable if
-    the cluster cannot give it in time, StoppedEarly.
+    options: to report missing resources to while the cluster may still grow, and to end the wait.
+    Raises Unplaceable if the cluster cannot give it in time, StoppedEarly.
     """
     import ray
     from ray.util.placement_group import placement_group
@@ -86,7 +86,9 @@ def reserved(plan: Plan, options: RunOptions) -> Iterator[Place]:
 
 
 def _await(group: Any, plan: Plan, options: RunOptions) -> None:
-    """Wait until the group is placed: for resources that others use, or for a cluster that grows."""
+    """Wait until the group is placed: for resources that others use, or for a cluster that
+    grows.
+    """
     started = time.monotonic()
     while not group.wait(_LOOK):
         short = lack(plan, machines())
@@ -99,11 +101,15 @@ def _await(group: Any, plan: Plan, options: RunOptions) -> None:
             waited = f" (waited {limit:g} s; or raise resources.placement_timeout)" if limit else ""
             raise Unplaceable(f"{missing}{waited}")
         if short or passed > _USUAL:
-            options.watch.status(Status(stage=f"{missing.missing}, up to {limit:g} s: {missing.asked}"))
+            options.watch.status(
+                Status(stage=f"{missing.missing}, up to {limit:g} s: {missing.asked}")
+            )
 
 
 def _unplaced(group: Any, plan: Plan) -> Lack:
-    """Return why Ray does not place a group, as far as Ray says: busy machines, or fractions that fit no GPU."""
+    """Return why Ray does not place a group, as far as Ray says: busy machines, or fractions that
+    fit no GPU.
+    """
     import ray
     from ray.util.placement_group import placement_group_table
 
@@ -113,7 +119,8 @@ def _unplaced(group: Any, plan: Plan) -> Lack:
     return Lack(
         f"Ray cannot place {len(bundles)} actors ({state}): asked {_total(bundles)}",
         "free resources",
-        f"free now {free}; a share must fit on one machine and one GPU; lower the shares or {plan.fewer}",
+        f"free now {free}; a share must fit on one machine and one GPU; lower the shares or "
+        f"{plan.fewer}",
         lasts=state == "INFEASIBLE",
     )
 
@@ -122,7 +129,9 @@ def machines() -> list[Machine]:
     """Return the machines of the cluster."""
     import ray
 
-    return [Machine(node["Resources"], node.get("Labels", {})) for node in ray.nodes() if node["Alive"]]
+    return [
+        Machine(node["Resources"], node.get("Labels", {})) for node in ray.nodes() if node["Alive"]
+    ]
 
 
 def _labels(plan: Plan) -> dict[str, Any]:
@@ -135,4 +144,6 @@ def _labels(plan: Plan) -> dict[str, Any]:
 
 def _total(bundles: list[dict[str, float]]) -> str:
     kinds = sorted({kind for bundle in bundles for kind in bundle})
-    return ", ".join(f"{kind} {sum(b.get(kind, 0) for b in bundles):g}" for kind in kinds if kind != "memory")
+    return ", ".join(
+        f"{kind} {sum(b.get(kind, 0) for b in bundles):g}" for kind in kinds if kind != "memory"
+    )

@@ -1,8 +1,8 @@
 """What becomes of a run whose actors were lost: back to its last checkpoint, and on from there.
 
-All actors of the run are ended first, so that nothing that can write continues; then rows beyond the checkpoint
-are dropped, and new actors continue as `raydpzv resume` does: under the virtual clock to the same bits, under the wall
-clock as a new leg. No call is ever made a second time.
+All actors of the run are ended first, so that nothing that can write continues; then rows beyond
+the checkpoint are dropped, and new actors continue as `raydpzv resume` does: under the virtual
+clock to the same bits, under the wall clock as a new leg. No call is ever made a second time.
 """
 
 from __future__ import annotations
@@ -21,11 +21,15 @@ from raydpzv.sim.interfaces import Evaluated, Status
 LOST = "Lost"
 """Kind of the faults of actors that were made again."""
 _UNLOCKED_WITHIN = 60.0
-"""Seconds in which a process that was killed lets go of the run's ledger; one that was stopped takes longest."""
+"""Seconds in which a process that was killed lets go of the run's ledger; one that was stopped
+takes longest.
+"""
 
 
 class RestartFromCheckpoint(Exception):
-    """Actors of a run were lost, and it continues with others. party: who was lost; status: where the run stood."""
+    """Actors of a run were lost, and it continues with others. party: who was lost; status: where
+    the run stood.
+    """
 
     def __init__(self, failure: BaseException, party: str, status: Status) -> None:
         super().__init__(str(failure))
@@ -35,8 +39,8 @@ class RestartFromCheckpoint(Exception):
 class Restarts:
     """Whether a run continues after a loss, and what it continues from.
 
-    A run that has no folder or cannot be resumed does not; nor does one that has lost more than `resources.restarts`
-    actors, or the same one twice without coming further.
+    A run that has no folder or cannot be resumed does not; nor does one that has lost more than
+    `resources.restarts` actors, or the same one twice without coming further.
     """
 
     def __init__(self, experiment: Prepared, writer: RowWriter, evaluated: Evaluated) -> None:
@@ -54,7 +58,9 @@ class Restarts:
         return resumable and self._writer.folder is not None and self._limit > 0
 
     def explained(self, error: BaseException) -> BaseException:
-        """Return the error that ends a run: of a loss that others would survive, with why this one does not."""
+        """Return the error that ends a run: of a loss that others would survive, with why this one
+        does not.
+        """
         what, why = self._experiment.unrecorded, self._experiment.no_segment
         if what:
             why = f"{what} came from the operating system and was not kept"
@@ -65,8 +71,8 @@ class Restarts:
     def allow(self, error: BaseException, party: str, status: Status, replaced: int) -> bool:
         """Take note of a loss; return whether the run continues after it.
 
-        party: who was lost, as far as is known; status: where the run stood; replaced: actors that were made again
-        without it going back.
+        party: who was lost, as far as is known; status: where the run stood; replaced: actors that
+        were made again without it going back.
         """
         if contradicts(error, self._writer.folder):
             return True
@@ -82,8 +88,8 @@ class Restarts:
         return True
 
     def go_back(self, error: BaseException, party: str, status: Status) -> Prepared:
-        """Restore the run's folder to its last checkpoint; return what continues from there. All actors have been
-        ended.
+        """Restore the run's folder to its last checkpoint; return what continues from there. All
+        actors have been ended.
 
         Raises InputError where it cannot.
         """
@@ -122,6 +128,6 @@ def _await_unlocked(path: Path) -> None:
             return
     except Timeout:
         raise RunError(
-            f"{path.parent}: waited {_UNLOCKED_WITHIN:g} s for the process that wrote this ledger to end; end it, and "
-            "continue the run with: raydpzv resume"
+            f"{path.parent}: waited {_UNLOCKED_WITHIN:g} s for the process that wrote this ledger "
+            "to end; end it, and continue the run with: raydpzv resume"
         ) from None

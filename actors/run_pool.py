@@ -1,4 +1,6 @@
-"""Runs side by side: each whole in one actor, as many at a time as the cores and GPU shares allow."""
+"""Runs side by side: each whole in one actor, as many at a time as the cores and GPU shares
+allow.
+"""
 
 from __future__ import annotations
 
@@ -45,8 +47,12 @@ class RunSlot:
             os.chdir(workplace)  # a scenario's relative paths start there
         self._status, self._stop = Status(), threading.Event()
 
-    def run_planned(self, planned: Planned, folder: str, home: str, key: bytes, _: None) -> tuple[str, bytes]:
-        """Do one run; return why it has no result, and its folder, packed, if this is not the machine `home`."""
+    def run_planned(
+        self, planned: Planned, folder: str, home: str, key: bytes, _: None
+    ) -> tuple[str, bytes]:
+        """Do one run; return why it has no result, and its folder, packed, if this is not the
+        machine `home`.
+        """
         import ray
 
         self._status = Status()
@@ -69,7 +75,9 @@ class RunSlot:
 
 
 def on_ray(options: PoolOptions, specs: Sequence[AnyScenario]) -> Callable[..., None]:
-    """Return the function that makes runs on Ray. Raises SpecError for objects that cannot travel to its processes."""
+    """Return the function that makes runs on Ray. Raises SpecError for objects that cannot travel
+    to its processes.
+    """
     check_travel(specs)
 
     def make(todo: Iterable[Planned], root: Path, **watch: Any) -> None:
@@ -90,8 +98,9 @@ def side_by_side(
 ) -> None:
     """Do runs on Ray, until all are over or `stop` is set; inside `actors.cluster.connected`.
 
-    Other parameters as of `raydpzv.compare.run_comparison.one_by_one`. jobs: most runs at a time (None: as many as
-    fit). A run whose process dies has no result; the others continue. Raises Unplaceable if not even one run fits.
+    Other parameters as of `raydpzv.compare.run_comparison.one_by_one`. jobs: most runs at a time
+    (None: as many as fit). A run whose process dies has no result; the others continue. Raises
+    Unplaceable if not even one run fits.
     """
     import ray
 
@@ -112,14 +121,23 @@ def side_by_side(
 
         def started(slot: int) -> Any:
             actor, made[actor] = start(
-                *(RunSlot, {"ctl": RunSlot.CONTROL}, {"ctl": 1}, each.bundle(), place.group, slot),
-                *(os.getcwd(), each.gpus, data),
+                RunSlot,
+                {"ctl": RunSlot.CONTROL},
+                {"ctl": 1},
+                each.bundle(),
+                place.group,
+                slot,
+                os.getcwd(),
+                each.gpus,
+                data,
             )
             return actor
 
         def run(actor: Any, planned: Planned) -> Any:
             # once the actor is made: two threads would import an own module at once
-            return actor.run_planned.remote(planned, str(below / planned.folder), home, key, made[actor])
+            return actor.run_planned.remote(
+                planned, str(below / planned.folder), home, key, made[actor]
+            )
 
         _Slots(started, run, below, queue, count).run(progress, ended, stop)
 
@@ -127,7 +145,8 @@ def side_by_side(
 class _Slots:
     """The actors, their runs, and the runs that are still to do.
 
-    started: starts the actor of a slot; make: starts a run in an actor, and returns the call; below: the runs' folder.
+    started: starts the actor of a slot; make: starts a run in an actor, and returns the call;
+    below: the runs' folder.
     """
 
     def __init__(
@@ -215,7 +234,8 @@ def slots(todo: int, jobs: int | None, gpus: float, total: Mapping[str, float]) 
     if fits < 1:
         raise Unplaceable(
             f"resources: a run of the comparison asks 1 CPU and {gpus:g} GPU, the cluster has "
-            f"{total.get('CPU', 0.0):g} and {total.get('GPU', 0.0):g}; lower the GPU shares in [resources]"
+            f"{total.get('CPU', 0.0):g} and {total.get('GPU', 0.0):g}; lower the GPU shares in "
+            "[resources]"
         )
     return max(1, min(todo, fits, jobs or fits))
 
@@ -224,7 +244,11 @@ def pack(folder: Path) -> bytes:
     """Return a run's folder as one archive, and remove it here."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
-        archive.add(folder, arcname=".", filter=lambda entry: None if entry.name.endswith(".lock") else entry)
+        archive.add(
+            folder,
+            arcname=".",
+            filter=lambda entry: None if entry.name.endswith(".lock") else entry,
+        )
     shutil.rmtree(folder)
     return buffer.getvalue()
 

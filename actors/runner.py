@@ -20,8 +20,11 @@ _BY_KIND: dict[str, Callable[[Any, RunOptions, Place | None], Run]] = {
 }
 
 
-def run_on_ray(experiment: Prepared, options: RunOptions | None = None, place: Place | None = None) -> Run:
-    """Run on Ray: one server actor, and actors that hold the clients. Ray's endpoint has its metrics (`RayMetrics`).
+def run_on_ray(
+    experiment: Prepared, options: RunOptions | None = None, place: Place | None = None
+) -> Run:
+    """Run on Ray: one server actor, and actors that hold the clients. Ray's endpoint has its
+    metrics (`RayMetrics`).
 
     place: of the actors; None reserves one.
     """

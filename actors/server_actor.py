@@ -1,4 +1,6 @@
-"""What the server actors of vertical and horizontal runs share: a run's core behind the calls of its driver."""
+"""What the server actors of vertical and horizontal runs share: a run's core behind the calls of
+its driver.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ Report = tuple[Status, Metrics]
 
 
 class ReportBarrier:
-    """What a server's loop calls at each evaluation. It lets all pass until the driver asks for reports."""
+    """What a server's loop calls at each evaluation. It lets all pass until the driver asks for
+    reports.
+    """
 
     def __init__(self) -> None:
         self._asked = self._holds = False
@@ -36,7 +40,8 @@ class ReportBarrier:
     def open(self, *, holds: bool) -> None:
         """Keep evaluations for the driver from now on.
 
-        holds: whether the loop waits until the driver has read them. Under the wall clock it must not.
+        holds: whether the loop waits until the driver has read them. Under the wall clock it must
+        not.
         """
         self._asked, self._holds = True, holds
 
@@ -100,7 +105,9 @@ class PieceQueue:
                 self._held = None
 
     def drain(self, rest: Callable[[], Rows] | None) -> list[Piece]:
-        """Return what came since the last call; rest: drains the rows after the last checkpoint, None: not these."""
+        """Return what came since the last call; rest: drains the rows after the last checkpoint,
+        None: not these.
+        """
         with self._lock:
             pieces, self._pieces = self._pieces, []
             if rest is not None and self._held is None:
@@ -120,12 +127,23 @@ class PieceQueue:
 class ServerActor(TransportPort):
     """Plain class; its children are wrapped by `actors.actor_process.start`.
 
-    Uploads are served one at a time. Control calls, and checkpoints under the wall clock, have threads of their own.
+    Uploads are served one at a time. Control calls, and checkpoints under the wall clock, have
+    threads of their own.
     """
 
     CONTROL: tuple[str, ...] = (
-        *("status", "drain", "written", "stop", "spent", "note_clocks", "checkpoint_facts"),
-        *("hear", "heard", "go_on", "close", *TransportPort.TRANSPORT_CALLS),
+        "status",
+        "drain",
+        "written",
+        "stop",
+        "spent",
+        "note_clocks",
+        "checkpoint_facts",
+        "hear",
+        "heard",
+        "go_on",
+        "close",
+        *TransportPort.TRANSPORT_CALLS,
     )
     KEEPING = ("keep_segment",)
     core: RunCore
@@ -172,7 +190,9 @@ class ServerActor(TransportPort):
         return self.core.checkpoint_facts()
 
     def note_clocks(self, offsets: Sequence[Mapping[str, Any]]) -> None:
-        """Record how far clocks are from this machine's; offsets: rows of type `clock` but for their time."""
+        """Record how far clocks are from this machine's; offsets: rows of type `clock` but for
+        their time.
+        """
         time = self.core.status().time
         for offset in offsets:
             self.core.recorder.emit("clock", time=time, **offset)
@@ -180,9 +200,11 @@ class ServerActor(TransportPort):
     def drain(self, *, rest: bool = True) -> list[Piece]:
         """Return the rows since the last call, and the checkpoints among them.
 
-        rest: also the rows after the last checkpoint. Those of rounds wait for the next one until the run is over.
+        rest: also the rows after the last checkpoint. Those of rounds wait for the next one until
+        the run is over.
         """
-        pa.default_memory_pool().release_unused()  # of the calls before; this one would take more beside it
+        # of the calls before; this one would take more beside it
+        pa.default_memory_pool().release_unused()
         core = self.core
         open_round = core.rounds and core.takes_checkpoints and not self._over
         return self._queue.drain(core.recorder.drain if rest and not open_round else None)

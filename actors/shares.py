@@ -31,7 +31,9 @@ class Share:
     def bundle(self) -> dict[str, float]:
         """Return the share as a placement-group bundle."""
         wanted = {"CPU": self.cpus, "GPU": self.gpus}
-        shares = {name: amount for name, amount in wanted.items() if amount > 0} or {"CPU": RESOLUTION}
+        shares = {name: amount for name, amount in wanted.items() if amount > 0} or {
+            "CPU": RESOLUTION
+        }
         return shares | ({"memory": self.memory} if self.memory else {})
 
 
@@ -39,8 +41,8 @@ class Share:
 class Plan:
     """The server's share, and each client actor's share and clients.
 
-    placement, placement_timeout, labels: as in [resources]. member: the name of an actor other than the server, in
-    messages and settings; fewer: the setting that lowers their number.
+    placement, placement_timeout, labels: as in [resources]. member: the name of an actor other than
+    the server, in messages and settings; fewer: the setting that lowers their number.
     """
 
     server: Share

@@ -1,4 +1,6 @@
-"""The differences between the clocks of a run's machines, whose times are compared in rows of the wall clock."""
+"""The differences between the clocks of a run's machines, whose times are compared in rows of the
+wall clock.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ from raydpzv.sim.clock import WallClock
 _TRIES = 8
 """Questions to a clock; the one with the fastest answer counts."""
 _ANSWERS_WITHIN = 10.0
-"""Time limit of an answer in seconds; an actor that does not answer is lost, which others report."""
+"""Time limit of an answer in seconds; an actor that does not answer is lost, which others
+report.
+"""
 
 
 class _Reading(NamedTuple):
@@ -23,9 +27,11 @@ class _Reading(NamedTuple):
 
 
 def offsets(server: Any, parties: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return a row of type `clock` without its time for each party that answers, relative to the server's machine.
+    """Return a row of type `clock` without its time for each party that answers, relative to the
+    server's machine.
 
-    Actors on one machine share one clock, which is asked once; on the server's machine nobody is asked.
+    Actors on one machine share one clock, which is asked once; on the server's machine nobody is
+    asked.
     """
     nodes = {party: _answer(actor.node.remote()) for party, actor in parties.items()}
     home, own = _answer(server.node.remote()), None
@@ -37,7 +43,11 @@ def offsets(server: Any, parties: Mapping[str, Any]) -> list[dict[str, Any]]:
         if node not in read:
             own = own or _read(server)
             there = _read(parties[party])
-            read[node] = _Reading(there.ahead - own.ahead, there.error + own.error) if own and there else None
+            read[node] = (
+                _Reading(there.ahead - own.ahead, there.error + own.error)
+                if own and there
+                else None
+            )
         if found := read[node]:
             rows.append({"party": party, "node": node, "offset": found.ahead, "error": found.error})
     return rows

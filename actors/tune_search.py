@@ -1,7 +1,7 @@
 """A search on Ray Tune: trials side by side, each whole in one process or with actors of its own.
 
-An interrupted search resumes from its own folder. Tune's saved state is never read, and objects handed to Tune here are
-saved as nothing (`__reduce__`).
+An interrupted search resumes from its own folder. Tune's saved state is never read, and objects
+handed to Tune here are saved as nothing (`__reduce__`).
 """
 
 from __future__ import annotations
@@ -46,8 +46,10 @@ from raydpzv.search.search_terms import SearchWatch
 
 _ENVIRONMENT = {
     "RAY_AIR_NEW_OUTPUT": "0",  # its progress beside ours
-    "RAY_CHDIR_TO_TRIAL_DIR": "0",  # a folder of its own for each trial, in which no relative path is right
-    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # a second record of each trial, beside its run folder
+    # a folder of its own for each trial, in which no relative path is right
+    "RAY_CHDIR_TO_TRIAL_DIR": "0",
+    # a second record of each trial, beside its run folder
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     "TUNE_DISABLE_SIGINT_HANDLER": "1",  # Ctrl-C is ours
     "TUNE_PRINT_ALL_TRIAL_ERRORS": "0",  # tracebacks: the table gives the reason in one line
 }
@@ -98,7 +100,9 @@ def _distinct(needs: Needs) -> list[TrialNeeds]:
 
 @contextmanager
 def on_tune(pool: PoolOptions, plan: SearchPlan, todo: Sequence[Trial]) -> Iterator[Make]:
-    """Yield what runs trials on Ray Tune. What does not fit or cannot travel is refused before anything is written."""
+    """Yield what runs trials on Ray Tune. What does not fit or cannot travel is refused before
+    anything is written.
+    """
     check_travel(trial.spec for trial in todo)
 
     def make(
@@ -124,7 +128,8 @@ def on_tune(pool: PoolOptions, plan: SearchPlan, todo: Sequence[Trial]) -> Itera
 class TuneSearch:
     """A search on Ray Tune, inside `tune_cluster`, until all trials are over or `stop` is set.
 
-    jobs: most trials at a time (None: as many as fit). A trial whose process dies has no result; the others continue.
+    jobs: most trials at a time (None: as many as fit). A trial whose process dies has no result;
+    the others continue.
     """
 
     plan: SearchPlan
@@ -134,13 +139,17 @@ class TuneSearch:
     jobs: int | None = None
 
     def run(self, todo: Sequence[Trial], needs: Needs, until: int | None = None) -> None:
-        """Run trials; needs: see `cluster_needs`; until: updates after which each pauses (None: at its end)."""
+        """Run trials; needs: see `cluster_needs`; until: updates after which each pauses (None: at
+        its end).
+        """
         grid = require_tune().grid_search([trial.number for trial in todo])
         with decision_log(self.folder) as log:
             self._fit(
-                *(todo, needs),
+                todo,
+                needs,
                 param_space={"trial": grid, "until": until},
-                reuse_actors=not self.plan.actors,  # a process keeps the group that it was started in
+                # a process keeps the group that it was started in
+                reuse_actors=not self.plan.actors,
                 max_concurrent_trials=self.jobs,
                 scheduler=scheduler_of(self.plan, self.folder, log),
             )
@@ -148,7 +157,8 @@ class TuneSearch:
     def promote(self, todo: Promotion) -> None:
         """Resume the trials that a search promotes until none is left to promote.
 
-        Without `jobs`, as many at a time as fit the cluster as it is now: a trial is chosen when there is room for it.
+        Without `jobs`, as many at a time as fit the cluster as it is now: a trial is chosen when
+        there is room for it.
         """
         import ray
 
@@ -156,7 +166,8 @@ class TuneSearch:
         needs = cluster_needs(trials, actors=False)
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         self._fit(
-            *(trials, needs),
+            trials,
+            needs,
             param_space={},
             reuse_actors=True,
             max_concurrent_trials=self.jobs or min(one.capacity(nodes) for one in _distinct(needs)),
@@ -167,10 +178,14 @@ class TuneSearch:
     def _fit(
         self, trials: Sequence[Trial], needs: Needs, *, param_space: Mapping[str, Any], **how: Any
     ) -> None:
-        """Let Tune run trials; its configurations name them by number, and the updates after which they pause."""
+        """Let Tune run trials; its configurations name them by number, and the updates after which
+        they pause.
+        """
         tune, folder = require_tune(), self.folder.absolute()
         os.environ.update(_ENVIRONMENT)
-        logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # we report failed trials ourselves
+        logging.getLogger("ray.tune").setLevel(
+            logging.CRITICAL
+        )  # we report failed trials ourselves
         data = put_data(trial.spec for trial in trials)
         work = _work({trial.number: trial.planned() for trial in trials}, needs, folder, data)
         gpus = max(one.process.gpus for one in needs.values())
@@ -182,7 +197,9 @@ class TuneSearch:
                     lambda config: trial_resources(needs[config["trial"]]),
                 ),
                 param_space=param_space,
-                tune_config=tune.TuneConfig(trial_name_creator=_name, trial_dirname_creator=_dirname, **how),
+                tune_config=tune.TuneConfig(
+                    trial_name_creator=_name, trial_dirname_creator=_dirname, **how
+                ),
                 run_config=tune.RunConfig(
                     name=_OWN_FILES,
                     storage_path=str(folder),
@@ -204,12 +221,16 @@ def _without_own_files(folder: Path) -> Iterator[None]:
         yield
     except TuneError as error:
         last = str(error).strip().rpartition("\n")[2]
-        raise RunError(f"Ray Tune broke off ({last}); continue with: raydpzv resume {folder}") from error
+        raise RunError(
+            f"Ray Tune broke off ({last}); continue with: raydpzv resume {folder}"
+        ) from error
     finally:
         shutil.rmtree(folder / _OWN_FILES, ignore_errors=True)
 
 
-def _work(trials: Mapping[int, Planned], needs: Needs, folder: Path, data: Mapping[str, Any]) -> Work:
+def _work(
+    trials: Mapping[int, Planned], needs: Needs, folder: Path, data: Mapping[str, Any]
+) -> Work:
     def run_trial(config: Mapping[str, Any], hooks: TrialHooks) -> str:
         take_data(data)
         if not (folder / SEARCH).is_file():
@@ -218,7 +239,9 @@ def _work(trials: Mapping[int, Planned], needs: Needs, folder: Path, data: Mappi
         options = RunOptions(
             stop=hooks.stop,
             callbacks=[StatusCallback(hooks.progress)],
-            data_key=read_key(folder),  # read there: what is handed over here Tune writes into a file
+            data_key=read_key(
+                folder
+            ),  # read there: what is handed over here Tune writes into a file
             evaluated=hooks.evaluated,
             until=config["until"],
         )
@@ -234,7 +257,8 @@ def _name(trial: Any) -> str:
 
 
 def _dirname(trial: Any) -> str:
-    return f"{_name(trial)}-{trial.config['until'] or 'end'}"  # a continued trial is another one to Tune
+    # a continued trial is another one to Tune
+    return f"{_name(trial)}-{trial.config['until'] or 'end'}"
 
 
 def _searcher(todo: Promotion, watch: SearchWatch, stop: threading.Event) -> Any:
@@ -277,7 +301,9 @@ def scheduler_of(plan: SearchPlan, folder: Path, log: Callable[[Decision], objec
     if plan.scheduler != "asha":
         return FIFOScheduler()
     asha: Any = ASHAScheduler(
-        *("updates", plan.metric, "max" if plan.higher else "min"),
+        "updates",
+        plan.metric,
+        "max" if plan.higher else "min",
         max_t=plan.budget,
         grace_period=plan.grace,
         reduction_factor=REDUCTION,
@@ -305,7 +331,9 @@ def scheduler_of(plan: SearchPlan, folder: Path, log: Callable[[Decision], objec
             number, updates = trial.config["trial"], result["updates"]
             if plan.metric not in result:  # a report between evaluations
                 return str(TrialScheduler.CONTINUE)
-            if number in cut:  # decided before the interruption, which came before its run had ended
+            if (
+                number in cut
+            ):  # decided before the interruption, which came before its run had ended
                 stops = updates >= cut[number]
             else:
                 stops = decide(number, result)
@@ -339,7 +367,9 @@ def _callback(watch: SearchWatch) -> Any:
     from ray.tune import Callback
 
     class Reporting(Callback):
-        def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        def on_trial_start(
+            self, iteration: int, trials: list[Any], trial: Any, **info: Any
+        ) -> None:
             watch.began(trial.config["trial"])
 
         def on_trial_result(
@@ -348,12 +378,19 @@ def _callback(watch: SearchWatch) -> Any:
             if "reason" not in result:
                 watch.reported(trial.config["trial"], result)
 
-        def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        def on_trial_complete(
+            self, iteration: int, trials: list[Any], trial: Any, **info: Any
+        ) -> None:
             watch.ended(trial.config["trial"], str(trial.last_result.get("reason", "")))
 
-        def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        def on_trial_error(
+            self, iteration: int, trials: list[Any], trial: Any, **info: Any
+        ) -> None:
             error = trial.get_pickled_error() or trial.get_error()
-            watch.ended(trial.config["trial"], " ".join((str(error) or "its process was lost").split())[:500])
+            watch.ended(
+                trial.config["trial"],
+                " ".join((str(error) or "its process was lost").split())[:500],
+            )
 
         def __reduce__(self) -> Any:
             return Callback, ()

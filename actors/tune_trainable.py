@@ -22,10 +22,11 @@ from raydpzv.sim.interfaces import Evaluated, Status
 
 @dataclass(frozen=True)
 class TrialHooks:
-    """The links of a trial's run to Tune. evaluated: to call at evaluations; progress: to call with its status.
+    """The links of a trial's run to Tune. evaluated: to call at evaluations; progress: to call with
+    its status.
 
-    stop: stops the run. group: the placement group of its process, if it has one. run: the trial's run in a user's own
-    Tuner, None in a search.
+    stop: stops the run. group: the placement group of its process, if it has one. run: the trial's
+    run in a user's own Tuner, None in a search.
     """
 
     evaluated: Evaluated
@@ -36,9 +37,13 @@ class TrialHooks:
 
 
 Work = Callable[[Mapping[str, Any], TrialHooks], str]
-"""Runs one trial of a configuration; returns why there is no result, "" if there is one, or raises."""
+"""Runs one trial of a configuration; returns why there is no result, "" if there is one, or
+raises.
+"""
 Runs = Callable[[Mapping[str, Any], str, Path], TrialRun]
-"""Returns the run of a trial, by its configuration, its name in Tune, and Tune's folder for it on this machine."""
+"""Returns the run of a trial, by its configuration, its name in Tune, and Tune's folder for it on
+this machine.
+"""
 
 
 def require_tune() -> Any:
@@ -64,16 +69,18 @@ def measured(status: Status, metrics: Metrics) -> dict[str, float]:
     paper, client = status.privacy.epsilons()
     found |= {"updates": status.updates, "simulated_seconds": status.time}
     found |= {"epsilon_client": client, "epsilon_paper": paper}
-    return {name: value for name, value in found.items() if value is not None and not math.isnan(value)}
+    return {
+        name: value for name, value in found.items() if value is not None and not math.isnan(value)
+    }
 
 
 @dataclass(frozen=True)
 class Pauses:
     """When a trial's run reports and waits.
 
-    waits: it stands still at each evaluation until Tune has decided; under the wall clock it must not. beat: seconds
-    after which it reports its updates without an evaluation (None: never). after: updates up to which evaluations were
-    reported before.
+    waits: it stands still at each evaluation until Tune has decided; under the wall clock it must
+    not. beat: seconds after which it reports its updates without an evaluation (None: never).
+    after: updates up to which evaluations were reported before.
     """
 
     waits: bool
@@ -104,14 +111,17 @@ class PausingRun(threading.Thread):
         """Run the trial to its end."""
         last: dict[str, Any] = {"reason": ""}
         try:
-            hooks = TrialHooks(self._evaluated, self._note, self._stop_asked, self._group, self._own)
+            hooks = TrialHooks(
+                self._evaluated, self._note, self._stop_asked, self._group, self._own
+            )
             last["reason"] = self._work(self._config, hooks)
         except BaseException as error:
             self._error = error
         self._reports.put(last)
 
     def next_report(self) -> dict[str, Any]:
-        """Let the run continue to its next evaluation, and return its measures; at its end {"reason": ...}.
+        """Let the run continue to its next evaluation, and return its measures; at its end
+        {"reason": ...}.
 
         A report without any measure has the updates alone. Raises the run's error.
         """
@@ -149,9 +159,11 @@ class PausingRun(threading.Thread):
 
 @dataclass(frozen=True)
 class TrialSettings:
-    """The settings that a Tuner's trials share. work: runs one; gpus: the share of a GPU that each is given.
+    """The settings that a Tuner's trials share. work: runs one; gpus: the share of a GPU that each
+    is given.
 
-    pauses: without `after`. runs: of which Tune's checkpoints are copies; None where the caller resumes runs itself.
+    pauses: without `after`. runs: of which Tune's checkpoints are copies; None where the caller
+    resumes runs itself.
     keeps: ask Tune for a checkpoint at every report.
     """
 
@@ -169,9 +181,11 @@ def trainable_class(settings: TrialSettings) -> type[Any]:
 
 
 class _RunTrainable:
-    """The methods of a `tune.Trainable`: it reports at every evaluation after the first update, "reason" at the end.
+    """The methods of a `tune.Trainable`: it reports at every evaluation after the first update,
+    "reason" at the end.
 
-    A process that is reused for another trial stops the trial before first, so that every run writes its summary.
+    A process that is reused for another trial stops the trial before first, so that every run
+    writes its summary.
     """
 
     settings: TrialSettings

@@ -1,9 +1,10 @@
 """CPU seconds and memory of an actor before its first work: Ray's share and ours.
 
-One process of Ray after the other, each asked for its CPU seconds and resident memory: an actor of Ray that has done
-nothing; one that was given an array, for which Ray loads numpy, pyarrow and pydantic; a client's actor of
-`digits_dpzv` and a host of FedAvg on `digits_decomfl`, with their objects made, on the compiled engine. What a
-client's actor needs for its first upload (numba, kernels that are kept compiled) comes on top and is shown.
+One process of Ray after the other, each asked for its CPU seconds and resident memory: an actor of
+Ray that has done nothing; one that was given an array, for which Ray loads numpy, pyarrow and
+pydantic; a client's actor of `digits_dpzv` and a host of FedAvg on `digits_decomfl`, with their
+objects made, on the compiled engine. What a client's actor needs for its first upload (numba,
+kernels that are kept compiled) comes on top and is shown.
 """
 
 from __future__ import annotations
@@ -74,7 +75,9 @@ class Host(ClientGroupActor):
 
 
 def of_ours(cls: type, *made_of: Any, work: Any = None) -> list[tuple[float, float]]:
-    """Return the cost of one of the program's actors with its object made, and after a first piece of work."""
+    """Return the cost of one of the program's actors with its object made, and after a first piece
+    of work.
+    """
     import ray
 
     actor = remote_class(cls, {}, {}).options(num_cpus=0).remote()
@@ -90,7 +93,9 @@ def of_ours(cls: type, *made_of: Any, work: Any = None) -> list[tuple[float, flo
 def turn() -> dict[str, tuple[float, float]]:
     """Measure every kind of process once."""
     vertical = prepare_vertical(load(SCENARIOS / "digits_dpzv.toml"))
-    horizontal = prepare_horizontal(load(SCENARIOS / "digits_decomfl.toml", ("method.name=fedavg",)))
+    horizontal = prepare_horizontal(
+        load(SCENARIOS / "digits_decomfl.toml", ("method.name=fedavg",))
+    )
     work = order_task(Order(0, Start())).frame
     before, after = of_ours(Client, [vertical.clients[0]], 0.0, work=work)
     return {
@@ -108,7 +113,9 @@ def main() -> None:
 
     chosen = options(__doc__.splitlines()[0] if __doc__ else "").parse_args()
     before = environment()
-    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # actors cannot import from this folder
+    ray.cloudpickle.register_pickle_by_value(
+        sys.modules[__name__]
+    )  # actors cannot import from this folder
     with connected(num_cpus=1):
         turns = [turn() for _ in range(chosen.repeats or (1 if chosen.quick else 5))]
     found = {name: [median([t[name][n] for t in turns]) for n in (0, 1)] for name in turns[0]}
@@ -117,7 +124,11 @@ def main() -> None:
         cpu, mb = (CPU_TARGET, MB_TARGET) if name in TARGETED else (None, None)
         judged = verdict(seconds, cpu, at_most=True), verdict(megabytes, mb, at_most=True)
         rows.append([name, f"{seconds:.2f}", judged[0], f"{megabytes:.0f}", judged[1]])
-    show("A process of Ray before its first work", ["process", "CPU s", "target", "MB", "target"], rows)
+    show(
+        "A process of Ray before its first work",
+        ["process", "CPU s", "target", "MB", "target"],
+        rows,
+    )
     write("actor_start", {"turns": turns, "environment": before}, chosen.json)
 
 

@@ -1,4 +1,6 @@
-"""What benchmarks that strike processes share: how many blows, from which on, and what comes of them."""
+"""What benchmarks that strike processes share: how many blows, from which on, and what comes of
+them.
+"""
 
 from __future__ import annotations
 
@@ -46,12 +48,16 @@ class Outcome(Protocol):
 
 
 def chosen_blows(description: str, kills: int, cases: Sequence[str] = ()) -> argparse.Namespace:
-    """Read the command line; kills: blows where none are asked for; cases: of which one may be asked for alone."""
+    """Read the command line; kills: blows where none are asked for; cases: of which one may be
+    asked for alone.
+    """
     parser = options(description)
     if cases:
         parser.add_argument("--case", choices=cases, help="strike this one alone")
     parser.add_argument("--kills", type=int, metavar="N", help=f"blows, {kills} unless told")
-    parser.add_argument("--begin", type=int, default=0, metavar="N", help="leave the first N blows out")
+    parser.add_argument(
+        "--begin", type=int, default=0, metavar="N", help="leave the first N blows out"
+    )
     parser.add_argument("--seed", type=int, default=0, help="of the moments")
     chosen = parser.parse_args()
     chosen.kills = chosen.kills or (QUICK_KILLS if chosen.quick else kills)
@@ -71,7 +77,9 @@ def conclude(
     found = {
         "kills": chosen.kills,
         "seed": chosen.seed,
-        "outcomes": [{"act": a, "end": e, "ended": r, "runs": n} for (a, e, r), n in sorted(counts.items())],
+        "outcomes": [
+            {"act": a, "end": e, "ended": r, "runs": n} for (a, e, r), n in sorted(counts.items())
+        ],
         "wrong": wrong,
     }
     write(name, found | figures, chosen.json)

@@ -1,7 +1,8 @@
-"""Clients with more to compute: a recipe whose role burns a fixed amount of numpy work before every upload.
+"""Clients with more to compute: a recipe whose role burns a fixed amount of numpy work before every
+upload.
 
-The amount is calibrated to CPU seconds once, and fixed from then on: clients that compete for a core take longer,
-as real work would.
+The amount is calibrated to CPU seconds once, and fixed from then on: clients that compete for a
+core take longer, as real work would.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from raydpzv.methods.roles import Client, Order, Upload
 from raydpzv.wire.messages import Evaluate
 
 _ELEMENTS = 4096
-"""Elements of one round's array: 16 KiB, in the first cache; numpy releases the interpreter lock meanwhile."""
+"""Elements of one round's array: 16 KiB, in the first cache; numpy releases the interpreter lock
+meanwhile.
+"""
 
 
 def burn(rounds: int) -> None:
@@ -41,7 +44,9 @@ def calibrate(tries: int = 7, rounds: int = 2000) -> float:
 
 
 class BusyClient:
-    """A role with `rounds` of burning added to every piece of work; evaluation is not slowed down."""
+    """A role with `rounds` of burning added to every piece of work; evaluation is not slowed
+    down.
+    """
 
     def __init__(self, role: Client, rounds: int) -> None:
         self._role, self._rounds = role, rounds
@@ -78,7 +83,9 @@ class BusyRecipe(ClientFactory):
 
 
 def busy(experiment: PreparedVertical, rounds: int) -> PreparedVertical:
-    """Return the experiment with `rounds` added to every piece of client work; 0 returns it as it is."""
+    """Return the experiment with `rounds` added to every piece of client work; 0 returns it as it
+    is.
+    """
     if rounds == 0:
         return experiment
     recipes = tuple(BusyRecipe(**vars(r), rounds=rounds) for r in experiment.clients)

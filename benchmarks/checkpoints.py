@@ -1,13 +1,15 @@
 """What checkpoints at the default interval cost: whole runs with and without them, in turn.
 
-Both write their run folder, one after the other within each turn, the order changing from turn to turn. CPU seconds are
-those of this process (on Ray: of all processes, per update in a steady state), wall seconds those of the whole run; the
-ratio is that of a turn, and its median is judged by CPU time, since what else runs on the machine moves it least. Own
-count: the seconds that the run's summary says they took, of its CPU seconds: it knows nothing of smaller parts of rows
-and colder caches.
+Both write their run folder, one after the other within each turn, the order changing from turn to
+turn. CPU seconds are those of this process (on Ray: of all processes, per update in a steady
+state), wall seconds those of the whole run; the ratio is that of a turn, and its median is judged
+by CPU time, since what else runs on the machine moves it least. Own
+count: the seconds that the run's summary says they took, of its CPU seconds: it knows nothing of
+smaller parts of rows and colder caches.
 
-Sizes: bytes of the last checkpoint, at the same update, of clients' models of two widths. Rounds of user-level methods
-end with a checkpoint each, whatever it costs: no other record tells all that was released.
+Sizes: bytes of the last checkpoint, at the same update, of clients' models of two widths. Rounds of
+user-level methods end with a checkpoint each, whatever it costs: no other record tells all that was
+released.
 """
 
 from __future__ import annotations
@@ -84,10 +86,14 @@ def on_ray(name: str, way: str, updates: int) -> dict[str, float]:
     scenario, changes, _ = CASES[name]
     spec = raydpzv.load(scenario, [*changes, f"budget.updates={updates}"])
     if way == "without":
-        spec = raydpzv.load(scenario, [*changes, f"budget.updates={updates}", "record.checkpoint=1e9"])
+        spec = raydpzv.load(
+            scenario, [*changes, f"budget.updates={updates}", "record.checkpoint=1e9"]
+        )
     watch = Watch(updates // 5, updates)
     with tempfile.TemporaryDirectory() as folder:
-        summary = run_on_ray(prepare(spec), RunOptions(Path(folder) / "run", progress=watch)).summary
+        summary = run_on_ray(
+            prepare(spec), RunOptions(Path(folder) / "run", progress=watch)
+        ).summary
     pace, taken = watch.pace(), summary["checkpoints"]
     own = taken["seconds"] / (pace.total * updates)
     return {"cpu": pace.total, "wall": 1 / pace.rate, "count": taken["count"], "own": own}
@@ -114,9 +120,14 @@ def row(
     cpu, own = median(ratios["cpu"]), median([w["own"] for w in found["with"]])
     figures = {"updates": updates, "turns": found, "ratios": ratios, "cpu": cpu, "own": own}
     cells = [
-        *(name, str(updates), f"{median([o['cpu'] for o in found['without']]):.4g}"),
+        name,
+        str(updates),
+        f"{median([o['cpu'] for o in found['without']]):.4g}",
         f"{median([w['count'] for w in found['with']]):.0f}",
-        *(f"{cpu:.3f}", f"{spread(ratios['cpu']):.1%}", f"{median(ratios['wall']):.3f}", f"{own:.2%}"),
+        f"{cpu:.3f}",
+        f"{spread(ratios['cpu']):.1%}",
+        f"{median(ratios['wall']):.3f}",
+        f"{own:.2%}",
         verdict(cpu, TARGET, at_most=True),
     ]
     return cells, figures
@@ -133,11 +144,17 @@ def sizes(updates: int) -> tuple[list[list[str]], dict[str, Any]]:
                 spec = raydpzv.load(scenario, [*given, f"record.checkpoint_updates={updates - 1}"])
                 run = run_local(prepare(spec), RunOptions(Path(folder) / "run"))
             parameters = sum(4 * x.size for party, x in run.models.items() if party != "server")
-            found.append({"parameters": parameters, "checkpoint": run.summary["checkpoints"]["bytes"]})
+            found.append(
+                {"parameters": parameters, "checkpoint": run.summary["checkpoints"]["bytes"]}
+            )
         figures[name] = found
         grown = {kind: found[1][kind] - found[0][kind] for kind in found[0]}
         rows.append(
-            [name, *(f"{each[kind]:,}" for kind in found[0] for each in found), f"{grown['checkpoint']:,}"]
+            [
+                name,
+                *(f"{each[kind]:,}" for kind in found[0] for each in found),
+                f"{grown['checkpoint']:,}",
+            ]
         )
     return rows, figures
 
@@ -179,8 +196,14 @@ def main() -> None:
     show("Runs with checkpoints, of those without", columns, rows)
     large, bytes_of = sizes(100)
     columns = ["clients of", *(f"{w} wide: parameters" for w in _WIDTHS)]
-    show("Bytes", [*columns, *(f"{w} wide: checkpoint" for w in _WIDTHS), "checkpoint grows by"], large)
-    write("checkpoints", {"figures": figures, "sizes": bytes_of, "environment": before}, chosen.json)
+    show(
+        "Bytes",
+        [*columns, *(f"{w} wide: checkpoint" for w in _WIDTHS), "checkpoint grows by"],
+        large,
+    )
+    write(
+        "checkpoints", {"figures": figures, "sizes": bytes_of, "environment": before}, chosen.json
+    )
 
 
 if __name__ == "__main__":

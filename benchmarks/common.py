@@ -1,7 +1,8 @@
-"""What every benchmark here shares: options, repetitions, the machine's facts, a table and a JSON file.
+"""What every benchmark here shares: options, repetitions, the machine's facts, a table and a JSON
+file.
 
-A script runs as `python benchmarks/<name>.py`. Nothing here decides whether a figure is good: targets are printed
-beside what was measured.
+A script runs as `python benchmarks/<name>.py`. Nothing here decides whether a figure is good:
+targets are printed beside what was measured.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ def options(description: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--quick", action="store_true", help="small numbers: does it run at all?")
     parser.add_argument("--json", type=Path, metavar="PATH", help="write the figures here")
-    parser.add_argument("--repeats", type=int, metavar="N", help="repetitions; medians are reported")
+    parser.add_argument(
+        "--repeats", type=int, metavar="N", help="repetitions; medians are reported"
+    )
     return parser
 
 

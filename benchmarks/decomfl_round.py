@@ -1,23 +1,27 @@
 """Seconds per round and peak memory of DeComFL: as its authors run it, and by this program.
 
-100 clients, 10 of them sampled per round, one local step, batches of 32, forward differences; images of noise of
-MNIST's shape. Networks of the paper: cnn_mnist (28,938 parameters) and cnn_fashion (1,206,590).
+100 clients, 10 of them sampled per round, one local step, batches of 32, forward differences;
+images of noise of MNIST's shape. Networks of the paper: cnn_mnist (28,938 parameters) and
+cnn_fashion (1,206,590).
 
-as published      see `published`: a model per client, each replays what it missed; 1 and 2 threads of torch
-raydpzv           `run_local` with its ledger and rows on disk; 1 and 2 threads of one process
-raydpzv on Ray    the same with two host actors, where Ray is installed and there is a target
+as published      see `published`: a model per client, each replays what it missed; 1 and 2 threads
+of torch raydpzv           `run_local` with its ledger and rows on disk; 1 and 2 threads of one
+process raydpzv on Ray    the same with two host actors, where Ray is installed and there is a
+target
 
-The ways take turns, so that a slow minute hits all of them; the first rounds of a run are left out. A ratio is the
-median over the turns of the published way's time, at whichever number of threads it was faster in that turn, to the
-way's own; and of CPU time for one thread each, which says more on a machine shared with others. As published, only
-rounds are timed whose clients have as much to replay as they have on average. The two programs never share a process:
-what one teaches the allocator would help the other.
+The ways take turns, so that a slow minute hits all of them; the first rounds of a run are left out.
+A ratio is the median over the turns of the published way's time, at whichever number of threads it
+was faster in that turn, to the way's own; and of CPU time for one thread each, which says more on a
+machine shared with others. As published, only rounds are timed whose clients have as much to replay
+as they have on average. The two programs never share a process: what one teaches the allocator
+would help the other.
 
-Checked first: both programs' losses agree at the same parameters. Checked in every turn: this program's ledgers have
-the same digest for any number of threads and hosts.
+Checked first: both programs' losses agree at the same parameters. Checked in every turn: this
+program's ledgers have the same digest for any number of threads and hosts.
 
-Memory, each way in a fresh process: the high-water mark of resident memory in two rounds, less what was resident when
-libraries, compiled kernels and the rows were there. The held-out rows are one batch, so that evaluations do not show.
+Memory, each way in a fresh process: the high-water mark of resident memory in two rounds, less what
+was resident when libraries, compiled kernels and the rows were there. The held-out rows are one
+batch, so that evaluations do not show.
 """
 
 from __future__ import annotations
@@ -59,7 +63,9 @@ PARAMETERS = {"cnn_mnist": 28_938, "cnn_fashion": 1_206_590}
 TARGETS = {("cnn_mnist", 10): 0.35, ("cnn_fashion", 10): 2.5}
 """Model and P to seconds per round on two threads, at most."""
 CPU_TARGETS = {("cnn_mnist", 1): 6.0, ("cnn_mnist", 10): 5.0, ("cnn_mnist", 25): 4.0}
-"""Model and P to how many times less CPU time than as published a round takes on one thread, at least."""
+"""Model and P to how many times less CPU time than as published a round takes on one thread, at
+least.
+"""
 WARM, ROUNDS = 2, {"cnn_mnist": 4, "cnn_fashion": 2}
 """Rounds of a run that are left out, and rounds that are timed."""
 _FAR = 100  # rounds after which clients have as much to replay as ever
@@ -68,7 +74,9 @@ _CLOSE = 1e-5
 
 @dataclass(frozen=True)
 class Turn:
-    """Seconds per round, by the clock on the wall and of this process's CPU time, and this program's ledger."""
+    """Seconds per round, by the clock on the wall and of this process's CPU time, and this
+    program's ledger.
+    """
 
     seconds: float
     cpu: float = math.nan
@@ -114,7 +122,9 @@ def _runner(way: Way) -> Callable[..., Any]:
 
 
 def check_losses(cases: tuple[Case, ...]) -> None:
-    """Raise RunError unless both programs' models have the same size, and the same loss at the same parameters."""
+    """Raise RunError unless both programs' models have the same size, and the same loss at the same
+    parameters.
+    """
     for case in cases:
         clients, _ = published_of(case)
         prepared = federation_of(case, 1)
@@ -123,8 +133,9 @@ def check_losses(cases: tuple[Case, ...]) -> None:
         found, expected = objective.loss(at, rows), clients.loss(0, rows)
         if not abs(found - expected) <= _CLOSE or objective.size != PARAMETERS[case.model]:
             raise RunError(
-                f"{case.model}: the loss is {found} with {objective.size} parameters, as published {expected} with "
-                f"{PARAMETERS[case.model]}: the two do not train the same model, and their pace compares nothing"
+                f"{case.model}: the loss is {found} with {objective.size} parameters, as published "
+                f"{expected} with {PARAMETERS[case.model]}: the two do not train the same model, "
+                "and their pace compares nothing"
             )
 
 
@@ -135,13 +146,17 @@ def check_digests(turn: Mapping[Way, Turn]) -> None:
         raise RunError(f"ledgers differ between ways that promise the same bits: {digests}")
 
 
-def take_turns(cases: tuple[Case, ...], on_ray: bool, repeats: int) -> dict[Case, dict[Way, list[Turn]]]:
+def take_turns(
+    cases: tuple[Case, ...], on_ray: bool, repeats: int
+) -> dict[Case, dict[Way, list[Turn]]]:
     """Time every way `repeats` times in turn, the two programs each in a process of its own."""
     turns = {case: {way: list[Turn]() for way in _ways(case, on_ray)} for case in cases}
     with helper() as theirs, helper() as ours:
         for _ in range(repeats):
             for case, by_way in turns.items():
-                turn = {way: _turn_in(theirs if way.published else ours, way, case) for way in by_way}
+                turn = {
+                    way: _turn_in(theirs if way.published else ours, way, case) for way in by_way
+                }
                 check_digests(turn)
                 for way, found in turn.items():
                     by_way[way].append(found)
@@ -160,11 +175,14 @@ def _turn_in(process: ProcessPoolExecutor, way: Way, case: Case) -> Turn:
 
 
 def figures(turns: Mapping[Case, Mapping[Way, list[Turn]]]) -> list[dict[str, Any]]:
-    """Return one entry per case and way: median seconds per round, how many times faster than as published, target."""
+    """Return one entry per case and way: median seconds per round, how many times faster than as
+    published, target.
+    """
     found = []
     for case, by_way in turns.items():
         base = [
-            min(turn) for turn in zip(*(_seconds(t) for w, t in by_way.items() if w.published), strict=True)
+            min(turn)
+            for turn in zip(*(_seconds(t) for w, t in by_way.items() if w.published), strict=True)
         ]
         cpu_target = CPU_TARGETS.get((case.model, case.perturbations))
         for way, taken in by_way.items():
@@ -178,7 +196,9 @@ def figures(turns: Mapping[Case, Mapping[Way, list[Turn]]]) -> list[dict[str, An
                     "way": way.name,
                     "seconds": seconds,
                     "spread": spread(_seconds(taken)),
-                    "times_faster": median([b / s for b, s in zip(base, _seconds(taken), strict=True)]),
+                    "times_faster": median(
+                        [b / s for b, s in zip(base, _seconds(taken), strict=True)]
+                    ),
                     "target": target,
                     "met": None if target is None else seconds <= target,
                     "times_less_cpu": less_cpu,
@@ -198,7 +218,9 @@ def _seconds(turns: list[Turn]) -> list[float]:
 
 
 def shares(case: Case) -> dict[str, float]:
-    """Return where this program's time goes on one thread, as shares of a profiled run after its first rounds."""
+    """Return where this program's time goes on one thread, as shares of a profiled run after its
+    first rounds.
+    """
     profile = cProfile.Profile()
 
     def between(rounds: Rounds) -> None:
@@ -219,14 +241,17 @@ def shares(case: Case) -> dict[str, float]:
     replaying = _spent(stats, "replica.py", "go_to")
     parts = {"forward passes": forward, "perturbing": perturbing, "updating the model": replaying}
     return {
-        name: spent / total for name, spent in (parts | {"the rest": total - sum(parts.values())}).items()
+        name: spent / total
+        for name, spent in (parts | {"the rest": total - sum(parts.values())}).items()
     }
 
 
 def _spent(stats: pstats.Stats, file: str, function: str) -> float:
     """Seconds in a function and what it calls."""
     entries = stats.stats.items()  # type: ignore[attr-defined]
-    return sum(e[3] for (path, _, name), e in entries if (Path(path).name, name) == (file, function))
+    return sum(
+        e[3] for (path, _, name), e in entries if (Path(path).name, name) == (file, function)
+    )
 
 
 def print_times(found: list[dict[str, Any]]) -> None:
@@ -269,13 +294,16 @@ def main() -> None:
     chosen = parser.parse_args()
     cases, before = QUICK if chosen.quick else CASES, environment()
     on_ray = not chosen.no_ray and find_spec("ray") is not None
-    # Ray's workers are nice to others by default; the other ways are not, and on a shared machine that decides
+    # Ray's workers are nice to others by default; the other ways are not, and on a shared machine
+    # that decides
     os.environ.setdefault("RAY_worker_niceness", "0")
     check_losses(cases)
     turns = take_turns(cases, on_ray, chosen.repeats or (1 if chosen.quick else 3))
     times = figures(turns)
     print_times(times)
-    in_detail = cases[:1] if chosen.quick else tuple(case for case in cases if case.perturbations == 10)
+    in_detail = (
+        cases[:1] if chosen.quick else tuple(case for case in cases if case.perturbations == 10)
+    )
     where = {case.name: in_fresh_process(shares, case) for case in in_detail}
     print_shares(where)
     peaks = memory(in_detail)

@@ -1,9 +1,11 @@
-"""Schedulers of searches on the curves of whole trials: updates made, and how far their best is below the best.
+"""Schedulers of searches on the curves of whole trials: updates made, and how far their best is
+below the best.
 
-Each space is a search without a scheduler, 16 trials of digits_dpzv to their ends, of which the validation accuracy is
-kept at every evaluation. On these curves two rules are replayed, with trials in random orders and at paces of their
-own, so many at a time: `--scheduler asha` as it promotes, and Ray Tune's ASHA, which `--scheduler asha` is if trials
-cannot pause.
+Each space is a search without a scheduler, 16 trials of digits_dpzv to their ends, of which the
+validation accuracy is kept at every evaluation. On these curves two rules are replayed, with trials
+in random orders and at paces of their
+own, so many at a time: `--scheduler asha` as it promotes, and Ray Tune's ASHA, which `--scheduler
+asha` is if trials cannot pause.
 """
 
 from __future__ import annotations
@@ -37,7 +39,9 @@ METRIC, TRIALS, UPDATES, EVERY = "validation_accuracy", 16, 2000, 50
 FIRST_DRAW = 36
 """Of the draw seeds: what is set in the schedulers was chosen on others."""
 MOST, POINTS = 0.5, 1.0
-"""What a search may take of the full one's updates, and how many points its best may be below the full one's."""
+"""What a search may take of the full one's updates, and how many points its best may be below the
+full one's.
+"""
 TARGET = 0.9
 """Part of all orders in which both are to hold."""
 SLACK = 1e-9
@@ -48,7 +52,9 @@ SPREAD = 0.2
 
 @dataclass(frozen=True)
 class Curves:
-    """A space: its plan, each trial's metric at each evaluation (NaN: it has diverged), and at its end."""
+    """A space: its plan, each trial's metric at each evaluation (NaN: it has diverged), and at its
+    end.
+    """
 
     plan: SearchPlan
     values: Sequence[dict[int, float]]
@@ -62,7 +68,9 @@ class Curves:
 
 @dataclass(frozen=True)
 class Came:
-    """What a replayed search came to: its part of the full one's updates, and how many points it is below it."""
+    """What a replayed search came to: its part of the full one's updates, and how many points it is
+    below it.
+    """
 
     part: float
     below: float
@@ -71,9 +79,20 @@ class Came:
 def searched(draw: int, out: Path, *more: str) -> list[dict[str, Any]]:
     """Search a space as the command does, and return the rows of its trials."""
     (out.parent / "space.toml").write_text(SPACE)
-    changes = [f"budget.updates={UPDATES}", f"evaluate.every={EVERY}", "data.validation_fraction=0.2"]
+    changes = [
+        f"budget.updates={UPDATES}",
+        f"evaluate.every={EVERY}",
+        "data.validation_fraction=0.2",
+    ]
     changes += ["privacy.noise=seeded"]  # else two searches of a space differ by their noise
-    words = ["tune", "digits_dpzv", "--space", str(out.parent / "space.toml"), "--samples", str(TRIALS)]
+    words = [
+        "tune",
+        "digits_dpzv",
+        "--space",
+        str(out.parent / "space.toml"),
+        "--samples",
+        str(TRIALS),
+    ]
     words += ["--draw-seed", str(draw), "--quiet", "--json", "--out", str(out), *more]
     words += [word for change in changes for word in ("--set", change)]
     done = subprocess.run(
@@ -89,13 +108,19 @@ def curves(draw: int, folder: Path) -> Curves:
     rows = searched(draw, out, "--runner", "local")
     plan = read_search(out / "search.toml")
     values = [curve(run_path(out, trial), METRIC) for trial in plan.trials]
-    return Curves(plan, values, [row[METRIC] if row["status"] == "done" else math.nan for row in rows])
+    return Curves(
+        plan, values, [row[METRIC] if row["status"] == "done" else math.nan for row in rows]
+    )
 
 
 def in_order(key: Key) -> tuple[list[int], np.ndarray]:
-    """Return the trials in the order in which they begin, and the time that an update of each takes."""
+    """Return the trials in the order in which they begin, and the time that an update of each
+    takes.
+    """
     draws = key.generator()
-    return [int(n) for n in draws.permutation(TRIALS)], np.exp(SPREAD * draws.standard_normal(TRIALS))
+    return [int(n) for n in draws.permutation(TRIALS)], np.exp(
+        SPREAD * draws.standard_normal(TRIALS)
+    )
 
 
 def promoting(found: Curves, workers: int, key: Key) -> Came:
@@ -109,7 +134,9 @@ def promoting(found: Curves, workers: int, key: Key) -> Came:
     while True:
         while len(busy) < workers and (leg := bracket.next()):
             made[leg.trial] = leg.until or budget
-            heapq.heappush(busy, (now + (made[leg.trial] - leg.since) * pace[leg.trial], leg.trial, leg))
+            heapq.heappush(
+                busy, (now + (made[leg.trial] - leg.since) * pace[leg.trial], leg.trial, leg)
+            )
         if not busy:
             break
         now, trial, leg = heapq.heappop(busy)
@@ -125,7 +152,9 @@ def stopping(found: Curves, workers: int, key: Key) -> Came:
     order, pace = in_order(key)
     budget = found.plan.budget
     asha = ASHAScheduler(
-        *("updates", METRIC, "max"),
+        "updates",
+        METRIC,
+        "max",
         max_t=budget,
         grace_period=grace_of(found.plan.trials, None),
         reduction_factor=REDUCTION,
@@ -160,7 +189,9 @@ RULES: dict[str, Callable[[Curves, int, Key], Came]] = {
 
 
 def real(draw: int, whole: Curves, folder: Path) -> Came:
-    """Search a space with `--scheduler asha` on Ray, two at a time, and hold it against the full search."""
+    """Search a space with `--scheduler asha` on Ray, two at a time, and hold it against the full
+    search.
+    """
     rows = searched(draw, folder / f"asha-{draw}", "--scheduler", "asha", "--jobs", "2")
     ended = [row["trial"] for row in rows if row["status"] == "done"]
     return Came(sum(row["updates"] for row in rows) / (UPDATES * TRIALS), whole.points_below(ended))
@@ -181,8 +212,12 @@ def _figures(came: Sequence[Came]) -> dict[str, float]:
 def main() -> None:
     """Run the benchmark."""
     parser = options(__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--spaces", type=int, metavar="N", help="spaces, of draw seeds from 36 on (24)")
-    parser.add_argument("--real", type=int, metavar="N", help="of these, spaces searched with asha too (3)")
+    parser.add_argument(
+        "--spaces", type=int, metavar="N", help="spaces, of draw seeds from 36 on (24)"
+    )
+    parser.add_argument(
+        "--real", type=int, metavar="N", help="of these, spaces searched with asha too (3)"
+    )
     chosen = parser.parse_args()
     count = chosen.spaces or (1 if chosen.quick else 24)
     orders = chosen.repeats or (2 if chosen.quick else 20)
@@ -210,7 +245,11 @@ def main() -> None:
             figures.append({"rule": name, "at_a_time": workers, "target": target, **told})
             rows.append([name, str(workers), *_cells(told), verdict(told["both_met"], target)])
     head = ["", "at a time", "updates", "most", "points below", "most", "both in", "target"]
-    show(f"{count} spaces of {TRIALS} trials, {orders} orders each, against all trials in full", head, rows)
+    show(
+        f"{count} spaces of {TRIALS} trials, {orders} orders each, against all trials in full",
+        head,
+        rows,
+    )
     facts = {"before": before, "spaces": count, "orders": orders}
     write("early_stopping", {**facts, "figures": figures, "searches": made}, chosen.json)
 

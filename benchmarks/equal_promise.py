@@ -1,8 +1,10 @@
-"""Digits at equal promise: every line has the same proved ε, δ and adversary. `python -m benchmarks.equal_promise`.
+"""Digits at equal promise: every line has the same proved ε, δ and adversary. `python -m
+benchmarks.equal_promise`.
 
-Each entrant's settings are chosen from a grid, by the median accuracy on held-back training rows of other seeds
-than the reported ones; what the choice releases is in no ε. A run's ε is read from its own claims, and one that is not
-the promised ε is an error. Runs are kept in --out and not made again; the page and its picture are written at the end.
+Each entrant's settings are chosen from a grid, by the median accuracy on held-back training rows of
+other seeds than the reported ones; what the choice releases is in no ε. A run's ε is read from its
+own claims, and one that is not the promised ε is an error. Runs are kept in --out and not made
+again; the page and its picture are written at the end.
 """
 
 from __future__ import annotations
@@ -36,8 +38,8 @@ SCALING = ("data.centre=0.3", "data.spread=1.0")
 class Entrant:
     """A line of the table: its settings beside `digits_private`, and its grid of lists of settings.
 
-    noised_rows: batch size of a method whose proof is the range of all rows that it releases, and whose σ follows from
-    their number; None where privacy.mode = "proved" solves for the noise.
+    noised_rows: batch size of a method whose proof is the range of all rows that it releases, and
+    whose σ follows from their number; None where privacy.mode = "proved" solves for the noise.
     """
 
     label: str
@@ -79,7 +81,9 @@ ENTRANTS = (
         (*_LINEAR, "method.server=dp_sgd", "privacy.head_clip=1.0", "method.server_lr=0.3"),
         _steps(0.125, 0.25, 0.5, 1.0, 2.0, 4.0),
     ),
-    Entrant("frozen clients (random), head by DP-GD", (*_PRIVATE_HEAD, "model.initial=random"), _DESCENT),
+    Entrant(
+        "frozen clients (random), head by DP-GD", (*_PRIVATE_HEAD, "model.initial=random"), _DESCENT
+    ),
     Entrant(
         "frozen clients (orthogonal), head by DP-GD",
         (*_PRIVATE_HEAD, "model.initial=orthogonal_last"),
@@ -111,7 +115,9 @@ ENTRANTS = (
 
 @dataclass(frozen=True)
 class Run:
-    """One run: an entrant's point of its grid at one promise and seed; held_back: of the training rows."""
+    """One run: an entrant's point of its grid at one promise and seed; held_back: of the training
+    rows.
+    """
 
     entrant: int
     point: int
@@ -138,10 +144,14 @@ def settings(run: Run) -> list[str]:
 
 
 def _by_range(run: Run, given: Sequence[str], batch: int) -> list[str]:
-    """σ for which the range of all R = T B rows, of norm S at most, is proved to be worth ε: 2S√R / μ."""
+    """σ for which the range of all R = T B rows, of norm S at most, is proved to be worth ε: 2S√R /
+    μ.
+    """
     from raydpzv.privacy.gdp import mu_of
 
-    updates = next(int(item.partition("=")[2]) for item in given if item.startswith("budget.updates="))
+    updates = next(
+        int(item.partition("=")[2]) for item in given if item.startswith("budget.updates=")
+    )
     rows = round(ROWS * (1 - run.held_back))
     delta = 1 / (DELTA_OF * rows)
     sigma = 2 * 0.1 * math.sqrt(updates * batch) / mu_of(run.epsilon, delta)
@@ -149,10 +159,14 @@ def _by_range(run: Run, given: Sequence[str], batch: int) -> list[str]:
 
 
 def made(run: Run) -> dict[str, Any]:
-    """Make a run in this process; return what the table needs. Raises ValueError if its ε is another."""
+    """Make a run in this process; return what the table needs. Raises ValueError if its ε is
+    another.
+    """
     import raydpzv
 
-    spec = raydpzv.load("digits_private", [*settings(run), "evaluate.every=100000", "record.staleness=false"])
+    spec = raydpzv.load(
+        "digits_private", [*settings(run), "evaluate.every=100000", "record.staleness=false"]
+    )
     summary = raydpzv.run(spec).summary
     proved = [c for c in summary["epsilon"] if c["holds"] and _like(c, run.relation)]
     (claim,) = [c for c in proved if c["adversary"] == "client"]
@@ -177,7 +191,9 @@ def _like(claim: dict[str, Any], relation: str) -> bool:
 
 
 def promises(run_entrant: int) -> Iterator[tuple[float, str]]:
-    """Yield the promises that an entrant is run at; what a range proves is the same for both relations."""
+    """Yield the promises that an entrant is run at; what a range proves is the same for both
+    relations.
+    """
     for relation in RELATIONS if ENTRANTS[run_entrant].noised_rows is None else RELATIONS[:1]:
         for epsilon in EPSILONS:
             yield epsilon, relation
@@ -189,7 +205,9 @@ class Store:
     def __init__(self, folder: Path) -> None:
         self._file = folder / FOUND
         folder.mkdir(parents=True, exist_ok=True)
-        self.found: dict[str, Any] = json.loads(self._file.read_text()) if self._file.is_file() else {}
+        self.found: dict[str, Any] = (
+            json.loads(self._file.read_text()) if self._file.is_file() else {}
+        )
 
     def make(self, runs: Sequence[Run], processes: int, what: str) -> None:
         """Make those that are not there."""
@@ -221,7 +239,9 @@ def chosen(store: Store, entrant: int, epsilon: float, relation: str) -> int:
     return scores.index(max(scores))
 
 
-def reported(store: Store, entrant: int, epsilon: float, relation: str, seeds: Sequence[int]) -> list[Run]:
+def reported(
+    store: Store, entrant: int, epsilon: float, relation: str, seeds: Sequence[int]
+) -> list[Run]:
     """Return the runs of the table's cell."""
     point = chosen(store, entrant, epsilon, relation)
     return [Run(entrant, point, epsilon, relation, seed, 0.0) for seed in seeds]
@@ -230,18 +250,27 @@ def reported(store: Store, entrant: int, epsilon: float, relation: str, seeds: S
 def main() -> None:
     """Tune, run, and write the page."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, default=Path("runs/equal_promise"), help="where runs are kept")
-    parser.add_argument("--page", type=Path, default=PAGE, help="page to write; its picture goes beside it")
+    parser.add_argument(
+        "--out", type=Path, default=Path("runs/equal_promise"), help="where runs are kept"
+    )
+    parser.add_argument(
+        "--page", type=Path, default=PAGE, help="page to write; its picture goes beside it"
+    )
     parser.add_argument("--processes", type=int, default=2, help="runs at a time, a core each")
     given = parser.parse_args()
     store = Store(given.out)
     cells = [(e, *promise) for e in range(len(ENTRANTS)) for promise in promises(e)]
     grids = [
-        run for cell in cells for point in range(len(ENTRANTS[cell[0]].grid)) for run in tuning(*cell, point)
+        run
+        for cell in cells
+        for point in range(len(ENTRANTS[cell[0]].grid))
+        for run in tuning(*cell, point)
     ]
     store.make(grids, given.processes, "tuning")
     store.make(
-        [run for cell in cells for run in reported(store, *cell, REPORTED_ON)], given.processes, "reported"
+        [run for cell in cells for run in reported(store, *cell, REPORTED_ON)],
+        given.processes,
+        "reported",
     )
     write_page(store, given.page)
     print(f"page: {given.page}")
@@ -303,7 +332,9 @@ def _text(store: Store, picture: Path) -> str:
 
 
 def at_edge(grid: Sequence[Sequence[str]], point: Sequence[str]) -> list[str]:
-    """Return the settings of a point that are the first or the last of their values, beyond which one may be better."""
+    """Return the settings of a point that are the first or the last of their values, beyond which
+    one may be better.
+    """
     found = []
     for place, item in enumerate(point):
         values = list(dict.fromkeys(other[place] for other in grid))
@@ -334,7 +365,9 @@ def _picture(store: Store) -> bytes:
     figure, axes = plots.canvas(9.0, 4.6, columns=2, share=True)
     handles: list[Any] = []
     for ax, relation in zip(axes[0], RELATIONS, strict=True):
-        plots.head(ax, "replace one record" if relation == "replace" else "add or remove one record")
+        plots.head(
+            ax, "replace one record" if relation == "replace" else "add or remove one record"
+        )
         ax.set_xscale("log")
         ax.set_xticks(EPSILONS, [f"{e:g}" for e in EPSILONS])
         ax.minorticks_off()
@@ -350,7 +383,10 @@ def _picture(store: Store) -> bytes:
                 for e in EPSILONS
             ]
             (drawn,) = ax.plot(
-                EPSILONS, [statistics.median(v) for v in values], label=line.label, **plots.line(entrant)
+                EPSILONS,
+                [statistics.median(v) for v in values],
+                label=line.label,
+                **plots.line(entrant),
             )
             ax.fill_between(
                 EPSILONS,

@@ -1,7 +1,9 @@
-"""Microseconds of CPU per draw of exact discrete Gaussian noise, beside the published sampler, one draw at a time.
+"""Microseconds of CPU per draw of exact discrete Gaussian noise, beside the published sampler, one
+draw at a time.
 
-The baseline is Canonne, Kamath, Steinke (2020), Algorithms 1 to 3, in rational arithmetic, written from the paper.
-Both draw from the operating system; deviation 5 · 65,535, that of a sum over users on a grid of 16 bits with σ = 5.
+The baseline is Canonne, Kamath, Steinke (2020), Algorithms 1 to 3, in rational arithmetic, written
+from the paper. Both draw from the operating system; deviation 5 · 65,535, that of a sum over users
+on a grid of 16 bits with σ = 5.
 """
 
 from __future__ import annotations
@@ -73,7 +75,9 @@ def main() -> None:
             for _ in range(calls):
                 discrete_gaussian(SCALE, count)
             found.append((time.process_time() - began) / calls / count * 1e6)
-        lines.append({"draws": count, "microseconds": median(found), "ratio": baseline / median(found)})
+        lines.append(
+            {"draws": count, "microseconds": median(found), "ratio": baseline / median(found)}
+        )
     rows = [
         [
             f"{line['draws']:,}",
@@ -83,7 +87,11 @@ def main() -> None:
         ]
         for line in lines
     ]
-    show(f"exact noise; one by one {baseline:.1f} µs", ("draws", "µs a draw", "ratio", "target"), rows)
+    show(
+        f"exact noise; one by one {baseline:.1f} µs",
+        ("draws", "µs a draw", "ratio", "target"),
+        rows,
+    )
     result = {"scale": SCALE, "one_by_one_microseconds": baseline, "lines": lines}
     write("exact_noise", result | {"environment": environment()}, chosen.json)
 

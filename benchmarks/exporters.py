@@ -1,12 +1,14 @@
 """What it costs to watch a run: updates per CPU second with every log and metric on, against none.
 
-one process   digits_dpzv on the compiled engine, whose updates are the shortest there are: CPU seconds of the whole run
-on Ray        digits_dpzv, 4 clients in an actor each: CPU seconds of all processes, steady state
+one process   digits_dpzv on the compiled engine, whose updates are the shortest there are: CPU
+seconds of the whole run on Ray        digits_dpzv, 4 clients in an actor each: CPU seconds of all
+processes, steady state
 
-Both write their run folder. Ways take turns within one run of this script, and each is held against the other in the
-same turn; on a machine that does much else such ratios lie far apart, so that they judge nothing finer than their
-spread. The share does: CPU seconds within the callbacks (and in one process those of the threads that they have) over
-those of the same run, of which as many fewer updates follow.
+Both write their run folder. Ways take turns within one run of this script, and each is held against
+the other in the same turn; on a machine that does much else such ratios lie far apart, so that they
+judge nothing finer than their
+spread. The share does: CPU seconds within the callbacks (and in one process those of the threads
+that they have) over those of the same run, of which as many fewer updates follow.
 """
 
 from __future__ import annotations
@@ -63,7 +65,9 @@ def _logs(way: str) -> list[Callback]:
 
 def local(way: str, updates: int) -> tuple[float, float]:
     """Return updates per CPU second of a run in this process, and the callbacks' share of these."""
-    prepared = prepare(raydpzv.load("digits_dpzv", [f"budget.updates={updates}", "model.engine=compiled"]))
+    prepared = prepare(
+        raydpzv.load("digits_dpzv", [f"budget.updates={updates}", "model.engine=compiled"])
+    )
     callbacks = _logs(way)
     meter = Meter(callbacks)
     with tempfile.TemporaryDirectory() as folder:
@@ -74,7 +78,9 @@ def local(way: str, updates: int) -> tuple[float, float]:
 
 
 def on_ray(way: str, updates: int) -> tuple[float, float]:
-    """Return updates per CPU second of all processes of a run on actors, and the callbacks' share of these."""
+    """Return updates per CPU second of all processes of a run on actors, and the callbacks' share
+    of these.
+    """
     from actors.ray_metrics import RayMetrics
     from actors.vertical.driver import run_vertical
 
@@ -83,7 +89,9 @@ def on_ray(way: str, updates: int) -> tuple[float, float]:
     callbacks = [*_logs(way), *([RayMetrics(private=False)] if way == "all on" else [])]
     meter = Meter(callbacks)
     with tempfile.TemporaryDirectory() as folder:
-        run_vertical(prepared, RunOptions(Path(folder) / "run", progress=watch, callbacks=callbacks))
+        run_vertical(
+            prepared, RunOptions(Path(folder) / "run", progress=watch, callbacks=callbacks)
+        )
     cpu = watch.pace().total
     return 1 / cpu, meter.seconds / updates / cpu
 
@@ -129,7 +137,14 @@ def main() -> None:
             ]
         )
         figures[where] = {"updates_per_cpu_second": rates, "ratios": ratios, "share": share}
-    columns = ["updates per CPU second", *WAYS, "ratio", "spread", "share in callbacks", "1 - share"]
+    columns = [
+        "updates per CPU second",
+        *WAYS,
+        "ratio",
+        "spread",
+        "share in callbacks",
+        "1 - share",
+    ]
     show("Watching a run", columns, rows)
     write("exporters", {"figures": figures, "environment": before}, chosen.json)
 

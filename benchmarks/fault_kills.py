@@ -1,14 +1,18 @@
-"""What becomes of runs under the virtual clock that lose a process: every method, any actor, at any moment.
+"""What becomes of runs under the virtual clock that lose a process: every method, any actor, at any
+moment.
 
-One process a run is killed (SIGKILL) or stopped (SIGSTOP), at a moment drawn from a seed between its first message and
-the end of the undisturbed run: a client's actor or the server of vertical methods; a host, the server or the ledger's
-actor of horizontal ones; or the driver, which is killed, and whose run another driver resumes. Which engine computes a
-method's models is drawn too. What is wanted:
+One process a run is killed (SIGKILL) or stopped (SIGSTOP), at a moment drawn from a seed between
+its first message and
+the end of the undisturbed run: a client's actor or the server of vertical methods; a host, the
+server or the ledger's actor of horizontal ones; or the driver, which is killed, and whose run
+another driver resumes. Which engine computes a method's models is drawn too. What is wanted:
 
-same digest      rows (but for those of faults), final parameters and ledger of the undisturbed run: so no update that
+same digest      rows (but for those of faults), final parameters and ledger of the undisturbed run:
+so no update that
                  was acknowledged is missing, and none is made twice
 no hang          an end within a time limit
-delay            beyond the undisturbed run on Ray, at most 5 s on average; a stopped process is waited for as long as
+delay            beyond the undisturbed run on Ray, at most 5 s on average; a stopped process is
+waited for as long as
                  `resources.timeout` says, which is not in it
 """
 
@@ -59,7 +63,12 @@ STOPS = 5
 VERTICAL = ("privacy.noise=seeded", "evaluate.every=500", "resources.client_actors=2")
 HORIZONTAL = ("evaluate.every=100", "resources.hosts=2")
 USERS = ("privacy.noise=seeded", "evaluate.every=50", "resources.hosts=2")
-PULLING = ("evaluate.every=100", "resources.hosts=2", "arrivals.rate=4", "record.checkpoint_updates=50")
+PULLING = (
+    "evaluate.every=100",
+    "resources.hosts=2",
+    "arrivals.rate=4",
+    "record.checkpoint_updates=50",
+)
 """Clients wake more often than they can serve, so that epochs wait in every checkpoint."""
 
 
@@ -87,7 +96,12 @@ class Case:
 
     def chosen(self, engine: str, *more: str) -> tuple[str, ...]:
         """Return the scenario's settings."""
-        return (*self.settings, f"budget.updates={self.updates[engine]}", f"model.engine={engine}", *more)
+        return (
+            *self.settings,
+            f"budget.updates={self.updates[engine]}",
+            f"model.engine={engine}",
+            *more,
+        )
 
     def spec(self, engine: str, *more: str) -> Any:
         """Return the scenario."""
@@ -109,7 +123,11 @@ CASES = [
     _case("czofo", "czofo", VERTICAL, 4000, 1000),
     _case("decomfl", "digits_decomfl", ("method.perturbations=5", *HORIZONTAL), 400, 250),
     _case(
-        "mezo", "digits_decomfl", ("split.clients=1", "resources.hosts=1", "evaluate.every=500"), 2000, 1000
+        "mezo",
+        "digits_decomfl",
+        ("split.clients=1", "resources.hosts=1", "evaluate.every=500"),
+        2000,
+        1000,
     ),
     _case("fedavg", "digits_decomfl", HORIZONTAL, 600, 250),
     _case("fedcom", "digits_decomfl", HORIZONTAL, 600, 200),
@@ -127,7 +145,9 @@ CASES = [
 
 @dataclass(frozen=True)
 class Blow:
-    """What befalls whom: moment: share of the undisturbed run that has passed; number: of the actor, of several."""
+    """What befalls whom: moment: share of the undisturbed run that has passed; number: of the
+    actor, of several.
+    """
 
     case: Case
     engine: str
@@ -205,7 +225,9 @@ class Undisturbed:
 
 @dataclass
 class Outcome:
-    """What became of a run; delay: seconds beyond the undisturbed one; wrong: what ought not to be."""
+    """What became of a run; delay: seconds beyond the undisturbed one; wrong: what ought not to
+    be.
+    """
 
     blow: Blow
     ended: str = ""
@@ -220,9 +242,13 @@ def strike(blow: Blow, folder: Path, undisturbed: Undisturbed) -> Outcome | None
     seconds = blow.moment * undisturbed.seconds
     try:
         with deadline(DEADLINE):
-            run = (_driver_struck if blow.end == "driver" else _actor_struck)(blow, seconds, folder, mark)
+            run = (_driver_struck if blow.end == "driver" else _actor_struck)(
+                blow, seconds, folder, mark
+            )
     except Exception as error:
-        if not (folder.exists() or mark.exists()):  # its actors did not come up in time on a busy machine
+        if not (
+            folder.exists() or mark.exists()
+        ):  # its actors did not come up in time on a busy machine
             return None
         outcome.ended = "hung" if isinstance(error, Hung) else "error"
         outcome.wrong.append(f"{type(error).__name__}: {error}")
@@ -231,7 +257,9 @@ def strike(blow: Blow, folder: Path, undisturbed: Undisturbed) -> Outcome | None
     if run is None or not mark.exists() or len(faults) < blow.noted:
         return None
     whole = undisturbed.run
-    outcome.ended = "same digest" if prints(run, whole) == prints(whole, whole) else "another digest"
+    outcome.ended = (
+        "same digest" if prints(run, whole) == prints(whole, whole) else "another digest"
+    )
     if outcome.ended != "same digest":
         outcome.wrong.append(outcome.ended)
     if len(faults) != blow.noted:
@@ -257,7 +285,14 @@ def _driver_struck(blow: Blow, seconds: float, folder: Path, mark: Path) -> Run 
 
     case, address = blow.case, ray.get_runtime_context().gcs_address
     changes = [word for change in case.chosen(blow.engine) for word in ("--set", change)]
-    line = [sys.executable, "-m", "scenarios", "run", str(SCENARIOS / f"{case.scenario}.toml"), *changes]
+    line = [
+        sys.executable,
+        "-m",
+        "scenarios",
+        "run",
+        str(SCENARIOS / f"{case.scenario}.toml"),
+        *changes,
+    ]
     line += ["--runner", "ray", "--address", address, "--out", str(folder), "--quiet"]
     with subprocess.Popen(line, cwd=SCENARIOS.parent, start_new_session=True) as driver:
         while driver.poll() is None and not (folder / "scenario.toml").exists():
@@ -307,7 +342,9 @@ def main() -> None:
     cases = [case.name for case in CASES]
     chosen = chosen_blows(__doc__.splitlines()[0] if __doc__ else "", KILLS, cases)
     before, outcomes = environment(), list[Outcome]()
-    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # actors cannot import from this folder
+    ray.cloudpickle.register_pickle_by_value(
+        sys.modules[__name__]
+    )  # actors cannot import from this folder
     known: dict[str, Undisturbed] = {}
     with tempfile.TemporaryDirectory() as name, connected():
         for n, blow in enumerate(blows(chosen.kills, chosen.seed, chosen.case)):
@@ -325,13 +362,19 @@ def main() -> None:
             took = f"{time.monotonic() - began:.0f} s"
             print(n, _row(outcome), took, tries, outcome.said, file=sys.stderr, flush=True)
     rows = [_row(outcome) for outcome in outcomes]
-    show("Blows", ["method", "engine", "end", "blow", "moment", "delay s", "ended with", "wrong"], rows)
+    show(
+        "Blows",
+        ["method", "engine", "end", "blow", "moment", "delay s", "ended with", "wrong"],
+        rows,
+    )
     delays = {act: [o.delay for o in outcomes if o.blow.act == act] for act in ("kill", "stop")}
     mean = statistics.mean(delays["kill"] + delays["stop"])
     print(f"mean delay {mean:.1f} s, {verdict(mean, MOST_DELAY, at_most=True)}")
     figures = {
         "mean_delay_seconds": mean,
-        "mean_delay_seconds_by_act": {act: statistics.mean(found) for act, found in delays.items() if found},
+        "mean_delay_seconds_by_act": {
+            act: statistics.mean(found) for act, found in delays.items() if found
+        },
         "longest_delay_seconds": max(o.delay for o in outcomes),
         "blows": rows,
         "environment": before,
@@ -342,8 +385,14 @@ def main() -> None:
 def _row(outcome: Outcome) -> list[str]:
     blow = outcome.blow
     return [
-        *(blow.case.name, blow.engine, blow.end, blow.act, f"{blow.moment:.2f}", f"{outcome.delay:.1f}"),
-        *(outcome.ended, "; ".join(outcome.wrong)),
+        blow.case.name,
+        blow.engine,
+        blow.end,
+        blow.act,
+        f"{blow.moment:.2f}",
+        f"{outcome.delay:.1f}",
+        outcome.ended,
+        "; ".join(outcome.wrong),
     ]
 
 

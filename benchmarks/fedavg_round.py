@@ -1,18 +1,21 @@
 """CPU seconds of a round of FedAvg: in an ordinary torch loop, and by this program.
 
-100 clients, 10 of them sampled per round, 5 local steps, batches of 32; images of noise of MNIST's shape. One thread.
+100 clients, 10 of them sampled per round, 5 local steps, batches of 32; images of noise of MNIST's
+shape. One thread.
 
-bare loop   torch's own layers (ReLU before nn.MaxPool2d), cross_entropy, backward and torch.optim.SGD; weights copied
+bare loop   torch's own layers (ReLU before nn.MaxPool2d), cross_entropy, backward and
+torch.optim.SGD; weights copied
             to every client and averaged; nothing recorded
 raydpzv     `run_local` with its rows on disk
-Flower      with --flower-python: its simulation (`flower_rounds.py`), in a Python of its own that has flwr[simulation]
+Flower      with --flower-python: its simulation (`flower_rounds.py`), in a Python of its own that
+has flwr[simulation]
             and torch; the same network and rows, CPU seconds of all its processes
 pfl         with --pfl-python: pfl-research (`pfl_rounds.py`), likewise
 
-The first two ways take turns in one process, the others in processes of their own, and a ratio is the median over the
-turns; the first rounds of a run are
-left out. Ratios are of CPU time, which says more on a machine shared with others. Checked first: on the same batches
-both end with the same model, up to rounding.
+The first two ways take turns in one process, the others in processes of their own, and a ratio is
+the median over the turns; the first rounds of a run are
+left out. Ratios are of CPU time, which says more on a machine shared with others. Checked first: on
+the same batches both end with the same model, up to rounding.
 """
 
 from __future__ import annotations
@@ -79,7 +82,9 @@ class Turn:
 
 
 class BareLoop:
-    """FedAvg as one would write it for the purpose; the network as torch has it, on the same start."""
+    """FedAvg as one would write it for the purpose; the network as torch has it, on the same
+    start.
+    """
 
     def __init__(self, prepared: PreparedHorizontal, batch: Batch) -> None:
         train, method = prepared.split.train, prepared.spec.method
@@ -123,7 +128,9 @@ def prepared_of(case: Case, rounds: int) -> PreparedHorizontal:
 
 
 def check_models(case: Case) -> None:
-    """Raise RunError unless both ways end with the same model after two rounds on the same batches."""
+    """Raise RunError unless both ways end with the same model after two rounds on the same
+    batches.
+    """
     prepared = prepared_of(case, 2)
 
     def same(client: int, number: int, step: int) -> torch.Tensor:
@@ -137,8 +144,8 @@ def check_models(case: Case) -> None:
     moved = np.abs(as_array(prepared.plan.initial()) - bare.parameters()).max()
     if not gap <= _CLOSE * moved:
         raise RunError(
-            f"{case.model}: after two rounds on the same batches the models differ by {gap}, having moved by {moved}: "
-            "the two do not train alike, and their pace compares nothing"
+            f"{case.model}: after two rounds on the same batches the models differ by {gap}, "
+            f"having moved by {moved}: the two do not train alike, and their pace compares nothing"
         )
 
 
@@ -167,7 +174,8 @@ def _ours(case: Case) -> float:
     rounds = Rounds()
     with TemporaryDirectory() as folder:
         run_local(
-            prepared_of(case, WARM + ROUNDS[case.model]), RunOptions(Path(folder) / "run", progress=rounds)
+            prepared_of(case, WARM + ROUNDS[case.model]),
+            RunOptions(Path(folder) / "run", progress=rounds),
         )
     return rounds.pace(WARM).cpu
 
@@ -181,10 +189,16 @@ def _peer(case: Case, module: str, python: Path) -> float:
     given = {"cohort": case.cohort, "batch": case.batch, "steps": STEPS, "lr": LR}
     with TemporaryDirectory() as name:
         folder = Path(name)
-        (folder / "case.json").write_text(json.dumps(given | {"warm": WARM, "rounds": ROUNDS[case.model]}))
+        (folder / "case.json").write_text(
+            json.dumps(given | {"warm": WARM, "rounds": ROUNDS[case.model]})
+        )
         torch.save(as_published(prepared.plan.model().module), folder / "network.pt")  # type: ignore[arg-type]
         np.savez(folder / "rows.npz", x=train.x, y=train.y, whose=whose)
-        place = {"CASE": name, "PYTHONPATH": str(Path(__file__).parent), "FLWR_TELEMETRY_ENABLED": "0"}
+        place = {
+            "CASE": name,
+            "PYTHONPATH": str(Path(__file__).parent),
+            "FLWR_TELEMETRY_ENABLED": "0",
+        }
         done = subprocess.run(
             [python, "-c", f"import {module}; {module}.main()"],
             env={**os.environ, **place, "OMP_NUM_THREADS": "1"},
@@ -193,7 +207,9 @@ def _peer(case: Case, module: str, python: Path) -> float:
             check=False,
         )
     if done.returncode:
-        raise RunError(f"{python} with {module}.py ended with {done.returncode}: {done.stderr[-400:]}")
+        raise RunError(
+            f"{python} with {module}.py ended with {done.returncode}: {done.stderr[-400:]}"
+        )
     return float(json.loads(done.stdout.splitlines()[-1])["cpu_seconds"])
 
 
@@ -240,7 +256,14 @@ def print_figures(found: list[dict[str, Any]]) -> None:
         ]
         for f in found
     ]
-    columns = ["model", "bare loop, CPU ms", "raydpzv, CPU ms", "raydpzv / bare", "spread", "target"]
+    columns = [
+        "model",
+        "bare loop, CPU ms",
+        "raydpzv, CPU ms",
+        "raydpzv / bare",
+        "spread",
+        "target",
+    ]
     show("A FedAvg round", columns, rows)
     against = [
         [
@@ -254,7 +277,11 @@ def print_figures(found: list[dict[str, Any]]) -> None:
         for peer, p in f["peers"].items()
     ]
     if against:
-        show("Against other programs", ["model", "program", "CPU ms", "raydpzv / it", "target"], against)
+        show(
+            "Against other programs",
+            ["model", "program", "CPU ms", "raydpzv / it", "target"],
+            against,
+        )
 
 
 def main() -> None:
@@ -275,7 +302,9 @@ def main() -> None:
     for _ in range(chosen.repeats or (1 if chosen.quick else 5)):
         for case, taken in turns.items():
             taken.append(take_turn(case, pythons))
-            print(f"{case.model}: {taken[-1].ratio:.2f} x the bare loop", file=sys.stderr, flush=True)
+            print(
+                f"{case.model}: {taken[-1].ratio:.2f} x the bare loop", file=sys.stderr, flush=True
+            )
     found = figures(turns)
     print_figures(found)
     write(

@@ -1,4 +1,6 @@
-"""What `decomfl_round` and `fedavg_round` train: images of noise shared out among clients, also as published."""
+"""What `decomfl_round` and `fedavg_round` train: images of noise shared out among clients, also as
+published.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +77,9 @@ def federation_of(case: Case, rounds: int, threads: int = 1, hosts: int = 1) -> 
 def federation_with(
     method: Sampled, case: Case, rounds: int, threads: int = 1, hosts: int = 1
 ) -> PreparedHorizontal:
-    """Return a run of any method that samples clients; of P, m and B in `case` the method has its own."""
+    """Return a run of any method that samples clients; of P, m and B in `case` the method has its
+    own.
+    """
     spec = HorizontalScenario(
         split=HorizontalSplitSection(how="iid", clients=case.clients),
         model=WholeModelSection(kind=case.model, outputs=_OUTPUTS.get(case.model), engine="torch"),
@@ -85,11 +89,15 @@ def federation_with(
         evaluate=EvaluateSection(every=_NEVER),
     )
     split = Split(_images(case.rows, "train"), _images(case.batch, "test"))
-    parts = split_rows(split.train.y, HorizontalSplitSection(how="iid", clients=case.clients), _KEY / "parts")
+    parts = split_rows(
+        split.train.y, HorizontalSplitSection(how="iid", clients=case.clients), _KEY / "parts"
+    )
     return PreparedHorizontal(spec, split, parts, timing(spec, case.clients))
 
 
-def published_of(case: Case, prepared: PreparedHorizontal | None = None) -> tuple[Published, Cohorts]:
+def published_of(
+    case: Case, prepared: PreparedHorizontal | None = None
+) -> tuple[Published, Cohorts]:
     """Return the same run as published, and who takes part in which round."""
     prepared = prepared or federation_of(case, 1)
     train, method = prepared.split.train, prepared.spec.method

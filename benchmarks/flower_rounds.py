@@ -1,8 +1,10 @@
-"""Rounds of FedAvg by Flower's simulation, for `fedavg_round.py --flower-python`: imported by a Python that has Flower.
+"""Rounds of FedAvg by Flower's simulation, for `fedavg_round.py --flower-python`: imported by a
+Python that has Flower.
 
-Needs flwr with its simulation extra, torch and numpy, and nothing of this program. $CASE is a folder: case.json
-(rounds, rounds that are left out, cohort, batch, local steps, step size), network.pt (torch's own layers, the model to
-start from), rows.npz (x, y, whose: each row's client). `main` prints the CPU seconds of a round, of all its processes.
+Needs flwr with its simulation extra, torch and numpy, and nothing of this program. $CASE is a
+folder: case.json (rounds, rounds that are left out, cohort, batch, local steps, step size),
+network.pt (torch's own layers, the model to start from), rows.npz (x, y, whose: each row's client).
+`main` prints the CPU seconds of a round, of all its processes.
 """
 
 from __future__ import annotations
@@ -89,7 +91,9 @@ class Timed(FedAvg):  # type: ignore[misc]
         """End a round."""
         found = super().aggregate_fit(server_round, results, failures)
         if failures or len(results) != case()["cohort"]:
-            raise RuntimeError(f"{len(results)} clients of {case()['cohort']} trained: {failures[:1]}")
+            raise RuntimeError(
+                f"{len(results)} clients of {case()['cohort']} trained: {failures[:1]}"
+            )
         if server_round == case()["warm"] + case()["rounds"]:
             Timed.seconds = sum(self._census.cpu_seconds().values()) - self._began
         return found

@@ -16,8 +16,8 @@ Result = TypeVar("Result")
 def helper() -> Iterator[ProcessPoolExecutor]:
     """Give one process, forked from one that has imported the benchmark and done nothing else."""
     context = get_context("forkserver")
-    # by name: before Python 3.14 the benchmark's own file is imported in every process anew (CPython issue 126631);
-    # numba is imported by the first kernel that is called
+    # by name: before Python 3.14 the benchmark's own file is imported in every process anew
+    # (CPython issue 126631); numba is imported by the first kernel that is called
     libraries = ["torch", "numba", *(name for name in sys.modules if name.startswith("raydpzv."))]
     context.set_forkserver_preload(libraries)
     with ProcessPoolExecutor(1, context) as process:

@@ -1,9 +1,11 @@
-"""ε of a user with k records in DP-SGD, by the Uldp-FL paper's conversions and exactly: its figure 2 anew.
+"""ε of a user with k records in DP-SGD, by the Uldp-FL paper's conversions and exactly: its figure
+2 anew.
 
-σ = 5, rate .01, 100,000 steps, δ = 1e-5, add or remove a user. Lemma 9 converts Rényi divergences of one record, as
-published (whose orders go below 2k, where the lemma does not hold) and over the orders that it holds for; Lemma 8
-converts (ε, δ) of one record; the exact ε is that of the loss distribution of a mixture of Gaussians
-(`raydpzv.privacy.group_accountant`), with the Rényi divergences of the same mixture beside it.
+σ = 5, rate .01, 100,000 steps, δ = 1e-5, add or remove a user. Lemma 9 converts Rényi divergences
+of one record, as published (whose orders go below 2k, where the lemma does not hold) and over the
+orders that it holds for; Lemma 8 converts (ε, δ) of one record; the exact ε is that of the loss
+distribution of a mixture of Gaussians (`raydpzv.privacy.group_accountant`), with the Rényi
+divergences of the same mixture beside it.
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ ORDERS = (*(1 + x / 10 for x in range(1, 100)), *range(11, 301))
 
 
 def lemma_8(group: int, steps: int) -> float:
-    """(ε, δ′) of a record is (kε, k e^((k−1)ε) δ′) of k: the ε of the largest δ′ for which that is δ, by bisection."""
+    """(ε, δ′) of a record is (kε, k e^((k−1)ε) δ′) of k: the ε of the largest δ′ for which that is
+    δ, by bisection.
+    """
     rho = [(order, steps * mixture_rdp(order, SIGMA, 1, RATE)) for order in ORDERS]
 
     def one(log_delta: float) -> float:
@@ -52,7 +56,9 @@ def line(group: int, steps: int) -> dict[str, Any]:
     began = time.process_time()
     exact = group_epsilon(**given)
     seconds = time.process_time() - began
-    record = min(converted(steps * mixture_rdp(order, SIGMA, 1, RATE), order, DELTA) for order in ORDERS)
+    record = min(
+        converted(steps * mixture_rdp(order, SIGMA, 1, RATE), order, DELTA) for order in ORDERS
+    )
     return {
         "k": group,
         "published": lemma_9_epsilon(**given, as_published=True),
@@ -69,12 +75,24 @@ def main() -> None:
     chosen = options(__doc__ or "").parse_args()
     groups, steps = (GROUPS[:2], 1000) if chosen.quick else (GROUPS, STEPS)
     lines = [line(group, steps) for group in groups]
-    heads = ("k", "as published", "Lemma 9, α ≥ 2k", "Lemma 8", "exact (PLD)", "exact (RDP)", "CPU s")
+    heads = (
+        "k",
+        "as published",
+        "Lemma 9, α ≥ 2k",
+        "Lemma 8",
+        "exact (PLD)",
+        "exact (RDP)",
+        "CPU s",
+    )
     show(
         f"ε for σ={SIGMA:g}, rate {RATE:g}, {steps:,} steps, δ={DELTA:g}",
         heads,
         [
-            [f"{row['k']}", *(f"{row[name]:,.4g}" for name in list(row)[1:-1]), f"{row['cpu_seconds']:.2f}"]
+            [
+                f"{row['k']}",
+                *(f"{row[name]:,.4g}" for name in list(row)[1:-1]),
+                f"{row['cpu_seconds']:.2f}",
+            ]
             for row in lines
         ],
     )

@@ -1,13 +1,15 @@
 """Whether memory grows: resident memory of each process over 20,000 updates, after its warm-up.
 
 one process   this one, `raydpzv run` in a process of its own
-on Ray        the driver, the server's actor (with the ledger's, if there is one), the clients' actors
+on Ray        the driver, the server's actor (with the ledger's, if there is one), the clients'
+actors
 
-Growth: the median of the looks in the last tenth of the updates over that of the fourth tenth, less 1. The three before
-are the warm-up: kernels are compiled, and the first checkpoint, half a second after the start, and the first parts of
-rows are written, which the fastest runs come to at a third of their way. The control keeps 2 KB of every update for
-good, as a leak would; it has to miss the target. Pages of files and of shared memory, such as Ray's object store, are
-not counted.
+Growth: the median of the looks in the last tenth of the updates over that of the fourth tenth, less
+1. The three before are the warm-up: kernels are compiled, and the first checkpoint, half a second
+  after the start, and the first parts of
+rows are written, which the fastest runs come to at a third of their way. The control keeps 2 KB of
+every update for good, as a leak would; it has to miss the target. Pages of files and of shared
+memory, such as Ray's object store, are not counted.
 """
 
 from __future__ import annotations
@@ -46,16 +48,22 @@ Look = tuple[int, dict[str, int]]
 
 
 def growth(looks: Sequence[Look], updates: int, group: str) -> float:
-    """Return by what share a group's memory grew from the fourth tenth of the updates to the last."""
+    """Return by what share a group's memory grew from the fourth tenth of the updates to the
+    last.
+    """
 
     def held(first: float, last: float) -> float:
-        return median([b[group] for n, b in looks if first * updates <= n <= last * updates and group in b])
+        return median(
+            [b[group] for n, b in looks if first * updates <= n <= last * updates and group in b]
+        )
 
     return held(0.9, 1.0) / held(0.3, 0.4) - 1
 
 
 class Looking:
-    """A run's progress callback: looks at memory a hundred times, and leaks if it is the control."""
+    """A run's progress callback: looks at memory a hundred times, and leaks if it is the
+    control.
+    """
 
     def __init__(self, updates: int, *, leaks: bool, on_ray: bool) -> None:
         self._every, self._on_ray = max(updates // 100, 1), on_ray
@@ -78,7 +86,9 @@ def _resident(on_ray: bool) -> dict[str, int]:
     groups = Census.take().groups if on_ray else {os.getpid(): "process"}
     for pid, group in groups.items():
         try:
-            status = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+            status = dict(
+                line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines()
+            )
             size = int(status["RssAnon"].split()[0]) << 10
         except (OSError, KeyError):
             continue  # it has ended
@@ -121,12 +131,22 @@ def main() -> None:
         for group in sorted({group for _, held in looks for group in held}):
             found = growth(looks, updates, group)
             label = name + (", the control: it leaks" if leaks else "")
-            last = median([held[group] for n, held in looks if n >= 0.9 * updates and group in held])
+            last = median(
+                [held[group] for n, held in looks if n >= 0.9 * updates and group in held]
+            )
             print(label, group, f"{found:.2%}", file=sys.stderr, flush=True)
-            figures.append({"name": label, "on_ray": on_ray, "group": group, "growth": found, "looks": looks})
+            figures.append(
+                {"name": label, "on_ray": on_ray, "group": group, "growth": found, "looks": looks}
+            )
             where = "on Ray: " * on_ray + group
             rows.append(
-                [label, where, f"{last / 1e6:.0f}", f"{found:.2%}", verdict(found, TARGET, at_most=True)]
+                [
+                    label,
+                    where,
+                    f"{last / 1e6:.0f}",
+                    f"{found:.2%}",
+                    verdict(found, TARGET, at_most=True),
+                ]
             )
     show(f"Memory over {updates} updates", ["run", "process", "MB", "growth", "at most"], rows)
     write("growth", {"figures": figures, "environment": before}, chosen.json)

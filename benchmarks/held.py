@@ -13,7 +13,8 @@ _CODE = (type, ModuleType, FunctionType, BuiltinFunctionType, MethodType)
 
 
 def held(root: Any) -> int:
-    """Return the bytes of `root` and of all data that can be reached from it, each object once; code is left out.
+    """Return the bytes of `root` and of all data that can be reached from it, each object once;
+    code is left out.
 
     Tensors' memory is not seen.
     """

@@ -1,14 +1,18 @@
-"""The lane between actors against Ray's calls: whole runs, and round trips of messages of several sizes.
+"""The lane between actors against Ray's calls: whole runs, and round trips of messages of several
+sizes.
 
-runs          digits_dpzv, 4 clients in an actor each, over sockets and by calls: updates per second and CPU
-              milliseconds per update by process, steady state; under the wall clock at a rate that keeps every client
-              busy, and under the virtual clock; horizontal scenarios with two hosts, whose updates are rounds, or
-              single clients' where they are asynchronous
-round trips   one actor hands in uploads of 1 to 400 KB to another, which answers 4 bytes: milliseconds from call to
+runs          digits_dpzv, 4 clients in an actor each, over sockets and by calls: updates per second
+and CPU
+              milliseconds per update by process, steady state; under the wall clock at a rate that
+              keeps every client busy, and under the virtual clock; horizontal scenarios with two
+              hosts, whose updates are rounds, or single clients' where they are asynchronous
+round trips   one actor hands in uploads of 1 to 400 KB to another, which answers 4 bytes:
+milliseconds from call to
               answer (p50, p99), and CPU milliseconds of both
 
-Ways take turns within one run of this script, and a figure is held against the calls' in the same turn: a ratio of two
-seconds that lie beside one another means something on a shared machine, neither of them alone does.
+Ways take turns within one run of this script, and a figure is held against the calls' in the same
+turn: a ratio of two seconds that lie beside one another means something on a shared machine,
+neither of them alone does.
 """
 
 from __future__ import annotations
@@ -162,7 +166,9 @@ def _print_runs(case: str, paces: dict[str, list[Pace]]) -> dict[str, Any]:
         found[lane] = {
             "updates_per_second": median([pace.rate for pace in runs]),
             "over_calls": median([pace.rate / call.rate for pace, call in turns]),
-            "cpu_ms_per_update": {g: 1000 * median([p.cpu.get(g, 0.0) for p in runs]) for g in GROUPS},
+            "cpu_ms_per_update": {
+                g: 1000 * median([p.cpu.get(g, 0.0) for p in runs]) for g in GROUPS
+            },
             "cpu_over_calls": median([pace.total / call.total for pace, call in turns]),
         }
         rows.append(
@@ -175,7 +181,14 @@ def _print_runs(case: str, paces: dict[str, list[Pace]]) -> dict[str, Any]:
                 f"{found[lane]['cpu_over_calls']:.2f}",
             ]
         )
-    columns = ["lane", "updates/s", "/ calls", "target", *(f"{g} ms" for g in GROUPS), "CPU / calls"]
+    columns = [
+        "lane",
+        "updates/s",
+        "/ calls",
+        "target",
+        *(f"{g} ms" for g in GROUPS),
+        "CPU / calls",
+    ]
     show(f"{case}; CPU milliseconds per update by process", columns, rows)
     return found
 
@@ -198,7 +211,12 @@ def _print_trips(found: list[dict[str, Any]]) -> None:
 def main() -> None:
     """Run the benchmark."""
     chosen = options(__doc__.splitlines()[0] if __doc__ else "").parse_args()
-    repeats, shorter, count, cases = chosen.repeats or (1 if chosen.quick else 5), 1, 300, list(CASES)
+    repeats, shorter, count, cases = (
+        chosen.repeats or (1 if chosen.quick else 5),
+        1,
+        300,
+        list(CASES),
+    )
     if chosen.quick:
         shorter, count, cases = 3, 20, cases[:3]
     before = environment()
@@ -208,14 +226,22 @@ def main() -> None:
 
     from actors.cluster import connected
 
-    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # actors cannot import from this folder
+    ray.cloudpickle.register_pickle_by_value(
+        sys.modules[__name__]
+    )  # actors cannot import from this folder
     with connected(reuse=True):
-        paces: dict[str, dict[str, list[Pace]]] = {case: {lane: [] for lane in LANES} for case in cases}
+        paces: dict[str, dict[str, list[Pace]]] = {
+            case: {lane: [] for lane in LANES} for case in cases
+        }
         for _ in range(repeats):
             for case, by_lane in paces.items():
                 for lane, found in by_lane.items():
                     found.append(run_over(lane, case, shorter))
-                    print(f"{case}, {lane}: {found[-1].rate:.0f} updates/s", file=sys.stderr, flush=True)
+                    print(
+                        f"{case}, {lane}: {found[-1].rate:.0f} updates/s",
+                        file=sys.stderr,
+                        flush=True,
+                    )
         runs = {case: _print_runs(case, by_lane) for case, by_lane in paces.items()}
         trips = round_trips(repeats, count)
         _print_trips(trips)

@@ -1,13 +1,17 @@
-"""What becomes of runs whose lane loses an end: the digest of an undisturbed run, or the error that names the loss.
+"""What becomes of runs whose lane loses an end: the digest of an undisturbed run, or the error that
+names the loss.
 
-Under the virtual clock one end of a line is struck once a run, at a moment drawn from a seed: its process is killed
-(SIGKILL) or stopped (SIGSTOP), or its socket is shut, before it sends its n-th frame, when half of that frame is sent,
-or right after. Ends: a client's actor and the server of digits_dpzv; a host, the server and the ledger's actor of
-digits_decomfl. A run must end within its deadline in one of two ways:
+Under the virtual clock one end of a line is struck once a run, at a moment drawn from a seed: its
+process is killed (SIGKILL) or stopped (SIGSTOP), or its socket is shut, before it sends its n-th
+frame, when half of that frame is sent,
+or right after. Ends: a client's actor and the server of digits_dpzv; a host, the server and the
+ledger's actor of digits_decomfl. A run must end within its deadline in one of two ways:
 
-same digest      rows (but for the one that notes the loss), final parameters and ledger of the undisturbed run; of
+same digest      rows (but for the one that notes the loss), final parameters and ledger of the
+undisturbed run; of
                  a client or host that is killed
-named error      one line of the class that belongs to the blow, a folder that says "failed", no process left; and the
+named error      one line of the class that belongs to the blow, a folder that says "failed", no
+process left; and the
                  run, continued in one process, has the undisturbed run's digest
 """
 
@@ -55,7 +59,9 @@ KILLS = 30
 DEADLINE = 500.0
 """Seconds for a run; the longest waits are some of `STALLED_AFTER` in a row."""
 STALLED_AFTER = 60.0
-"""Seconds that uploads of a stopped process are waited for: time enough for actors to come up on a busy machine."""
+"""Seconds that uploads of a stopped process are waited for: time enough for actors to come up on a
+busy machine.
+"""
 ACTS = ("kill", "stop", "shut")
 SENT = (0.0, 0.5, 1.0)
 """Shares of the frame that are sent when the blow falls."""
@@ -75,7 +81,12 @@ class Case:
 
 VERTICAL = Case(
     "digits_dpzv",
-    ("privacy.noise=seeded", "budget.updates=120", "evaluate.every=40", "resources.client_actors=2"),
+    (
+        "privacy.noise=seeded",
+        "budget.updates=120",
+        "evaluate.every=40",
+        "resources.client_actors=2",
+    ),
     {"client": 50, "server": 110},
 )
 HORIZONTAL = Case(
@@ -90,8 +101,8 @@ ENDS = [(case, end) for case in (VERTICAL, HORIZONTAL) for end in case.frames]
 class Blow:
     """What befalls whom, and when.
 
-    number: of the line, where each of several actors has one; frame: of those that are sent from then on; sent: share
-    of it that is sent; mark: a file that is made as the blow falls.
+    number: of the line, where each of several actors has one; frame: of those that are sent from
+    then on; sent: share of it that is sent; mark: a file that is made as the blow falls.
     """
 
     act: str
@@ -123,7 +134,9 @@ class Blow:
 
 
 class Joins:
-    """An actor that is struck after it has opened the line of the blow's number; one in its place has another."""
+    """An actor that is struck after it has opened the line of the blow's number; one in its place
+    has another.
+    """
 
     blow: Blow
 
@@ -160,7 +173,8 @@ CLASSES = {
 def starting(place: str, cls: type, changed: type) -> Iterator[None]:
     """Start actors of a changed class where a module starts those of a class, inside the block.
 
-    The class keeps its name in its own module: otherwise pickle sends it by value, and its `super()` fails.
+    The class keeps its name in its own module: otherwise pickle sends it by value, and its
+    `super()` fails.
     """
 
     def instead(start: Callable[..., Any]) -> Callable[..., Any]:
@@ -170,7 +184,9 @@ def starting(place: str, cls: type, changed: type) -> Iterator[None]:
     with ExitStack() as patched:
         for name in ("start", "start_here"):
             if hasattr(module, name):
-                patched.enter_context(mock.patch.object(module, name, instead(getattr(module, name))))
+                patched.enter_context(
+                    mock.patch.object(module, name, instead(getattr(module, name)))
+                )
         yield
 
 
@@ -250,7 +266,9 @@ def strike(case: Case, blow: Blow, folder: Path, undisturbed: Run) -> Outcome | 
             outcome.wrong.append(f"{type(error).__name__}: {error}")
         else:
             outcome.ended = "same digest"
-            outcome.check(prints(run, undisturbed) == prints(undisturbed, undisturbed), "another digest")
+            outcome.check(
+                prints(run, undisturbed) == prints(undisturbed, undisturbed), "another digest"
+            )
             faults = run.rows("fault").to_pylist()
             outcome.check(len(faults) == 1, f"{len(faults)} rows of faults")
             outcome.said = faults[0]["message"] if faults else ""
@@ -266,15 +284,21 @@ def _check_error(outcome: Outcome, error: RunError, folder: Path, undisturbed: R
     outcome.check(isinstance(error, EXPECTED[blow.act]), f"not a {EXPECTED[blow.act].__name__}")
     outcome.check("\n" not in str(error), "more than one line")
     outcome.check(blow.act != "kill" or blow.end not in SURVIVED, "a loss that a run survives")
-    outcome.check(RunFolder.open(folder).summary()["status"] == "failed", "the folder does not say so")
+    outcome.check(
+        RunFolder.open(folder).summary()["status"] == "failed", "the folder does not say so"
+    )
     outcome.check(ended(STALLED_AFTER), "the stopped process was not ended")
     prepared, reopened, _ = continued(folder)
-    same = prints(run_local(prepared, RunOptions(reopened)), undisturbed) == prints(undisturbed, undisturbed)
+    same = prints(run_local(prepared, RunOptions(reopened)), undisturbed) == prints(
+        undisturbed, undisturbed
+    )
     outcome.check(same, "continued, it has another digest")
 
 
 def ended(within: float) -> bool:
-    """Wait until no descendant of this process is stopped any more; those that still are then are killed: False."""
+    """Wait until no descendant of this process is stopped any more; those that still are then are
+    killed: False.
+    """
     until = time.monotonic() + within
     while stopped := [pid for pid in Census.take().groups if _state(pid) == "T"]:
         if time.monotonic() > until:
@@ -298,7 +322,11 @@ def blows(kills: int, seed: int, folder: Path) -> Iterator[tuple[Case, Blow]]:
     for n in range(kills):
         case, end = ENDS[n % len(ENDS)]
         act = "kill" if n < len(ENDS) else drawn.choices(ACTS, (3, 1, 1))[0]
-        frame, sent, number = drawn.randint(1, case.frames[end]), drawn.choice(SENT), drawn.randint(0, 1)
+        frame, sent, number = (
+            drawn.randint(1, case.frames[end]),
+            drawn.choice(SENT),
+            drawn.randint(0, 1),
+        )
         yield case, Blow(act, end, number, frame, sent, folder / f"mark {n}")
 
 
@@ -308,7 +336,9 @@ def main() -> None:
 
     chosen = chosen_blows(__doc__.splitlines()[0] if __doc__ else "", KILLS)
     before, outcomes = environment(), []
-    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # actors cannot import from this folder
+    ray.cloudpickle.register_pickle_by_value(
+        sys.modules[__name__]
+    )  # actors cannot import from this folder
     whole = {
         case.scenario: run_local(
             prepare(load(SCENARIOS / f"{case.scenario}.toml", case.settings)), RunOptions()
@@ -327,7 +357,11 @@ def main() -> None:
             outcomes.append(outcome)
             print(n, _row(outcomes[-1]), outcomes[-1].said, file=sys.stderr, flush=True)
     rows = [_row(outcome) for outcome in outcomes]
-    show("Blows", ["scenario", "end", "blow", "frame", "sent", "seconds", "ended with", "wrong"], rows)
+    show(
+        "Blows",
+        ["scenario", "end", "blow", "frame", "sent", "seconds", "ended with", "wrong"],
+        rows,
+    )
     figures = {"longest_seconds": max(o.seconds for o in outcomes), "environment": before}
     conclude("lane_kills", chosen, outcomes, rows, figures)
 
@@ -335,8 +369,14 @@ def main() -> None:
 def _row(outcome: Outcome) -> list[str]:
     blow = outcome.blow
     return [
-        *(outcome.case.scenario, blow.end, blow.act, str(blow.frame), f"{blow.sent:g}"),
-        *(f"{outcome.seconds:.0f}", outcome.ended, "; ".join(outcome.wrong)),
+        outcome.case.scenario,
+        blow.end,
+        blow.act,
+        str(blow.frame),
+        f"{blow.sent:g}",
+        f"{outcome.seconds:.0f}",
+        outcome.ended,
+        "; ".join(outcome.wrong),
     ]
 
 

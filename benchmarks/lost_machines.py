@@ -1,9 +1,10 @@
-"""What becomes of runs on a cluster of two machines that lose one: their digests, and how long they stand still.
+"""What becomes of runs on a cluster of two machines that lose one: their digests, and how long they
+stand still.
 
-Both machines are on this one (`ray.cluster_utils.Cluster`, ports and folder of its own). Actors are spread over both;
-at an evaluation of a run under the virtual clock, which waits meanwhile, the second machine's processes are killed.
-Everything has room on the first. Ray itself takes some 15 s to find out that a machine is gone. Target: the
-undisturbed digest, at work again within 30 s.
+Both machines are on this one (`ray.cluster_utils.Cluster`, ports and folder of its own). Actors are
+spread over both; at an evaluation of a run under the virtual clock, which waits meanwhile, the
+second machine's processes are killed. Everything has room on the first. Ray itself takes some 15 s
+to find out that a machine is gone. Target: the undisturbed digest, at work again within 30 s.
 """
 
 from __future__ import annotations
@@ -28,7 +29,11 @@ from raydpzv.sim.interfaces import Metrics, Status
 TIMES, QUICK_TIMES = 5, 1
 MOST_SECONDS = 30.0
 CASES = (
-    ("digits_dpzv", 2000, ("privacy.noise=seeded", "budget.updates=5000", "resources.client_actors=3")),
+    (
+        "digits_dpzv",
+        2000,
+        ("privacy.noise=seeded", "budget.updates=5000", "resources.client_actors=3"),
+    ),
     ("vafl", 3000, ("budget.updates=8000", "resources.client_actors=3")),
     ("digits_decomfl", 200, ("method.perturbations=5", "budget.updates=500", "resources.hosts=3")),
 )
@@ -36,7 +41,8 @@ CASES = (
 
 
 class Loss:
-    """Loses a machine at an evaluation, and measures how long the run then stands still: until it is further on.
+    """Loses a machine at an evaluation, and measures how long the run then stands still: until it
+    is further on.
 
     bundles: of the run's actors, how many were there.
     """
@@ -64,7 +70,9 @@ class Loss:
         from ray.util import placement_group_table
 
         (group,) = (g for g in placement_group_table().values() if g["state"] == "CREATED")
-        self.bundles = sum(node == self._machine.node_id for node in group["bundles_to_node_id"].values())
+        self.bundles = sum(
+            node == self._machine.node_id for node in group["bundles_to_node_id"].values()
+        )
         self._since = time.monotonic()
         self._cluster.remove_node(self._machine, allow_graceful=False)
 
@@ -72,7 +80,9 @@ class Loss:
 def main() -> None:
     """Run the benchmark."""
     parser = options(__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--times", type=int, metavar="N", help=f"machines lost, {TIMES} unless told")
+    parser.add_argument(
+        "--times", type=int, metavar="N", help=f"machines lost, {TIMES} unless told"
+    )
     chosen = parser.parse_args()
     times = chosen.times or (QUICK_TIMES if chosen.quick else TIMES)
     before, rows, stood_still, wrong = environment(), list[list[str]](), list[float](), list[str]()
@@ -100,15 +110,21 @@ def main() -> None:
                     same = prints(found, whole) == prints(whole, whole)
                     faults = found.summary.get("faults", [])
                     wrong += (
-                        [] if same and faults and loss.bundles else [f"{n}: {name}, {len(faults)} faults"]
+                        []
+                        if same and faults and loss.bundles
+                        else [f"{n}: {name}, {len(faults)} faults"]
                     )
                     stood_still.append(loss.longest)
                     digest = "same" if same else "another"
-                    rows.append([name, str(loss.bundles), str(len(faults)), f"{loss.longest:.1f}", digest])
+                    rows.append(
+                        [name, str(loss.bundles), str(len(faults)), f"{loss.longest:.1f}", digest]
+                    )
         finally:
             cluster.shutdown()
     show("Machines lost", ["scenario", "actors there", "faults", "stood still s", "digest"], rows)
-    print(f"longest {max(stood_still):.1f} s, {verdict(max(stood_still), MOST_SECONDS, at_most=True)}")
+    print(
+        f"longest {max(stood_still):.1f} s, {verdict(max(stood_still), MOST_SECONDS, at_most=True)}"
+    )
     figures = {
         "seconds": stood_still,
         "median_seconds": statistics.median(stood_still),

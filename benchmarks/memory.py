@@ -1,18 +1,22 @@
-"""Peak memory of a client's training step: DPZV beside first-order training of the same model on the same batch.
+"""Peak memory of a client's training step: DPZV beside first-order training of the same model on
+the same batch.
 
-The model: 24 linear layers of 1450 x 1450 with ReLU between, 50.5 million parameters, 4.2 % of them in each layer.
-DPZV keeps one perturbed layer beside the parameters: a model with one dominant layer needs more. Below a million
-parameters it keeps the direction too (`raydpzv.engine.kept_directions`).
+The model: 24 linear layers of 1450 x 1450 with ReLU between, 50.5 million parameters, 4.2 % of them
+in each layer. DPZV keeps one perturbed layer beside the parameters: a model with one dominant layer
+needs more. Below a million parameters it keeps the direction too
+(`raydpzv.engine.kept_directions`).
 
-The step: DPZV's is `DpzvClient.perform` (apply the last answer, then two forward passes). First order is forward,
-backward and `torch.optim.SGD`, whose gradients are all alive at the end of the way back. (Taking the step inside the
-way back, layer by layer, would save first order that; it is not what people run, and is not measured.)
+The step: DPZV's is `DpzvClient.perform` (apply the last answer, then two forward passes). First
+order is forward, backward and `torch.optim.SGD`, whose gradients are all alive at the end of the
+way back. (Taking the step inside the way back, layer by layer, would save first order that; it is
+not what people run, and is not measured.)
 
-The measurement, each variant in a process of its own: the high-water mark of resident memory during the steps less
-what was resident before the model was made, when libraries, compiled kernels and workspaces had been warmed up on
-two layers of the same width. Activations are subtracted by formula (`activation_bytes`); the batch is small, so
-that they are below 1 % of the parameters in any case. The second opinion adds up the live storages that torch's
-operators return, and numba's scratch. On a GPU the peak is torch's CUDA allocator's.
+The measurement, each variant in a process of its own: the high-water mark of resident memory during
+the steps less what was resident before the model was made, when libraries, compiled kernels and
+workspaces had been warmed up on two layers of the same width. Activations are subtracted by formula
+(`activation_bytes`); the batch is small, so that they are below 1 % of the parameters in any case.
+The second opinion adds up the live storages that torch's operators return, and numba's scratch. On
+a GPU the peak is torch's CUDA allocator's.
 """
 
 from __future__ import annotations
@@ -42,7 +46,9 @@ from raydpzv.zo.update import Rule
 TARGET = 1.15
 """DPZV without momentum: peak over parameter bytes."""
 NUMBA_SCRATCH = 2 * 4 * 256 * 4 + 1024 * 8
-"""Bytes that raydpzv.zo.numba_kernel allocates in compiled code: normals and words, lanes of the norm."""
+"""Bytes that raydpzv.zo.numba_kernel allocates in compiled code: normals and words, lanes of the
+norm.
+"""
 _STEPS = 3
 
 
@@ -109,21 +115,26 @@ VARIANTS: dict[str, tuple[Build, float]] = {
 def activation_bytes(shape: Shape, variant: str) -> int:
     """Return the bytes of activations alive at the peak.
 
-    First order keeps for the way back every layer's input but the first, which is the data (a ReLU keeps its
-    output, the next layer's input); at the top there are also the output, the gradient by it, and its source.
-    Without a gradient there are the batch's rows, a layer's input, its output, and the first point's embeddings.
-    Part of them is gone again when the last gradient is made: to subtract all favours first order, by below 1 %.
+    First order keeps for the way back every layer's input but the first, which is the data (a ReLU
+    keeps its output, the next layer's input); at the top there are also the output, the gradient by
+    it, and its source. Without a gradient there are the batch's rows, a layer's input, its output,
+    and the first point's embeddings. Part of them is gone again when the last gradient is made: to
+    subtract all favours first order, by below 1 %.
     """
     held = shape.layers - 1 + 3 if VARIANTS[variant][0] is first_order else 4
     return held * shape.rows * shape.width * 4
 
 
 def measure(variant: str, shape: Shape, device: str) -> dict[str, int]:
-    """Return the peak bytes of a variant's step, by the process and by storages; the process must be fresh."""
+    """Return the peak bytes of a variant's step, by the process and by storages; the process must
+    be fresh.
+    """
     torch.set_num_threads(1)
     predictable_malloc()
     build, momentum = VARIANTS[variant]
-    values = (Key(0) / "features").generator().standard_normal((shape.rows, shape.width), np.float32)
+    values = (
+        (Key(0) / "features").generator().standard_normal((shape.rows, shape.width), np.float32)
+    )
     x_BF = torch.from_numpy(values).to(device)
     _peak(LiveStorages(), build, Shape(2, shape.width, shape.rows), x_BF, momentum)
     process = _peak(Resident() if device == "cpu" else Cuda(), build, shape, x_BF, momentum)
@@ -131,7 +142,11 @@ def measure(variant: str, shape: Shape, device: str) -> dict[str, int]:
         storages = _peak(live, build, shape, x_BF, momentum)
     scratch = NUMBA_SCRATCH if build is dpzv else 0
     is_query = activation_bytes(shape, variant)
-    return {"process": process - is_query, "storages": storages + scratch - is_query, "activations": is_query}
+    return {
+        "process": process - is_query,
+        "storages": storages + scratch - is_query,
+        "activations": is_query,
+    }
 
 
 def _peak(meter: Meter, build: Build, shape: Shape, x_BF: torch.Tensor, momentum: float) -> int:
@@ -191,10 +206,19 @@ def _print(shape: Shape, variants: dict[str, dict[str, float]]) -> None:
         for name, v in variants.items()
     ]
     title = (
-        f"Peak memory of a training step, activations aside: {shape.layers} layers of {shape.width} x {shape.width}, "
-        f"{shape.parameter_bytes / 4e6:.1f} M parameters = {shape.parameter_bytes / 1e6:.1f} MB, batch {shape.rows}"
+        f"Peak memory of a training step, activations aside: {shape.layers} layers of "
+        f"{shape.width} x {shape.width}, {shape.parameter_bytes / 4e6:.1f} M parameters = "
+        f"{shape.parameter_bytes / 1e6:.1f} MB, batch {shape.rows}"
     )
-    columns = ["variant", "peak MB", "2nd opinion MB", "/ parameters", "target", "/ first order", "spread"]
+    columns = [
+        "variant",
+        "peak MB",
+        "2nd opinion MB",
+        "/ parameters",
+        "target",
+        "/ first order",
+        "spread",
+    ]
     show(title, columns, rows)
 
 

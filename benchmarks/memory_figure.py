@@ -1,13 +1,15 @@
-"""Peak memory of a client's training step by each vertical method, on models of the size in the DPZV papers' figure.
+"""Peak memory of a client's training step by each vertical method, on models of the size in the
+DPZV papers' figure.
 
-The figure: preprint Appendix F, journal Figure 4, memory by method for ResNet-18 (images) and BERT (texts), in units
-that are not printed. The models: ResNet-18, and a transformer of BERT's size (12 layers of 768, 30,522 tokens), from
-random weights. The step is the client's own: the answer to its last upload applied, the next upload computed; the
-answers come from the method's server, which is there before anything is counted.
+The figure: preprint Appendix F, journal Figure 4, memory by method for ResNet-18 (images) and BERT
+(texts), in units that are not printed. The models: ResNet-18, and a transformer of BERT's size (12
+layers of 768, 30,522 tokens), from random weights. The step is the client's own: the answer to its
+last upload applied, the next upload computed; the answers come from the method's server, which is
+there before anything is counted.
 
-Each case in a process of its own: the high-water mark of resident memory during the steps (on a GPU that of torch's
-allocator), less what was in use before the client was made, kernels and libraries warm from a small model. The
-activations of the batch are in it, as they are in a figure of peaks.
+Each case in a process of its own: the high-water mark of resident memory during the steps (on a GPU
+that of torch's allocator), less what was in use before the client was made, kernels and libraries
+warm from a small model. The activations of the batch are in it, as they are in a figure of peaks.
 """
 
 from __future__ import annotations
@@ -65,7 +67,9 @@ def scenario(model: Model, method: str, momentum: float, rows: int) -> VerticalS
 def measure(
     model: Model, small: Model, method: str, momentum: float, rows: int, device: str
 ) -> dict[str, int]:
-    """Return the peak bytes of a client's step and the bytes of its parameters; the process must be fresh."""
+    """Return the peak bytes of a client's step and the bytes of its parameters; the process must be
+    fresh.
+    """
     torch.set_num_threads(1)
     predictable_malloc()
     meter: Meter = Resident() if device == "cpu" else Cuda()
@@ -73,7 +77,9 @@ def measure(
     return steps(scenario(model, method, momentum, rows), model, rows, device, meter)
 
 
-def steps(spec: VerticalScenario, model: Model, rows: int, device: str, meter: Meter) -> dict[str, int]:
+def steps(
+    spec: VerticalScenario, model: Model, rows: int, device: str, meter: Meter
+) -> dict[str, int]:
     """Take a few steps of one client and return its peak and parameter bytes."""
     draws, noise = Key(0).generator(), NoiseParts(Key(0))
     values = draws.integers(1, spec.data.vocabulary, (rows, *model.shape)).astype(np.float32)
@@ -91,13 +97,17 @@ def steps(spec: VerticalScenario, model: Model, rows: int, device: str, meter: M
     return {"peak": max(peaks[1:]), "parameters": 4 * client.parameters().size}
 
 
-def report(models: dict[str, Model], rows: int, momentum: float, repeats: int, device: str) -> dict[str, Any]:
+def report(
+    models: dict[str, Model], rows: int, momentum: float, repeats: int, device: str
+) -> dict[str, Any]:
     """Measure every model and method, print the table and return the figures."""
     before, found = environment(), []
     for name, model in models.items():
         cases: dict[str, list[dict[str, int]]] = {}
         for method in METHODS:
-            one = partial(in_fresh_process, measure, model, SMALL[name], method, momentum, rows, device)
+            one = partial(
+                in_fresh_process, measure, model, SMALL[name], method, momentum, rows, device
+            )
             cases[method] = [one() for _ in range(repeats)]
         first_order = median([run["peak"] for run in cases["vafl"]])
         for method, runs in cases.items():
@@ -114,7 +124,8 @@ def report(models: dict[str, Model], rows: int, momentum: float, repeats: int, d
                 }
             )
     show(
-        f"Peak memory of a client's step, activations of {rows} rows in it, momentum {momentum:g}, {device}",
+        f"Peak memory of a client's step, activations of {rows} rows in it, momentum {momentum:g}, "
+        f"{device}",
         ["model", "method", "parameters MB", "peak MB", "/ parameters", "/ VAFL", "spread"],
         [
             [
@@ -137,8 +148,12 @@ def main() -> None:
     """Run the benchmark."""
     parser = options(__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
-    parser.add_argument("--rows", type=int, default=8, metavar="B", help="rows of a batch [default: 8]")
-    parser.add_argument("--momentum", type=float, default=0.0, help="of the client; the papers' is 0.9")
+    parser.add_argument(
+        "--rows", type=int, default=8, metavar="B", help="rows of a batch [default: 8]"
+    )
+    parser.add_argument(
+        "--momentum", type=float, default=0.0, help="of the client; the papers' is 0.9"
+    )
     chosen = parser.parse_args()
     models = SMALL if chosen.quick else MODELS
     figures = report(models, chosen.rows, chosen.momentum, chosen.repeats or 1, chosen.device)

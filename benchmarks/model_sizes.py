@@ -1,21 +1,23 @@
-"""CPU time of an update by the size of the model: this program with everything recorded, and loops in torch.
+"""CPU time of an update by the size of the model: this program with everything recorded, and loops
+in torch.
 
-ordinary    modules, autograd and torch.optim, parameters joined and split at every use (`small_loops.TorchParties`)
-tuned       the same mathematics on flat parameters, with one direction an update and every buffer kept
-auto        `run_local` into a run folder, with the engine that the program chooses
-compiled, torch    the same with that engine (--engines)
+ordinary    modules, autograd and torch.optim, parameters joined and split at every use
+(`small_loops.TorchParties`) tuned       the same mathematics on flat parameters, with one direction
+an update and every buffer kept auto        `run_local` into a run folder, with the engine that the
+program chooses compiled, torch    the same with that engine (--engines)
 
-Vertical: four clients, batches of 64, 784 columns, embeddings of 16, a head of 64 hidden units; DPZV with its clip and
-noise, VAFL without. Horizontal: DeComFL with four clients and five directions, MeZO with one, batches of 32; `forwards`
-is the time of their forward passes alone. `--shapes` takes convolutions, a transformer and ResNet-18 in place of dense
-layers.
+Vertical: four clients, batches of 64, 784 columns, embeddings of 16, a head of 64 hidden units;
+DPZV with its clip and noise, VAFL without. Horizontal: DeComFL with four clients and five
+directions, MeZO with one, batches of 32; `forwards` is the time of their forward passes alone.
+`--shapes` takes convolutions, a transformer and ResNet-18 in place of dense layers.
 
-`--threads N` takes the wall clock in place of CPU time, with one thread for the clients and with N. `--cuda` takes it
-too, with models of 0.8 to 124 million parameters and their loops on the GPU.
+`--threads N` takes the wall clock in place of CPU time, with one thread for the clients and with N.
+`--cuda` takes it too, with models of 0.8 to 124 million parameters and their loops on the GPU.
 
-A figure is CPU time on one thread after the first updates. It is without checkpoints, which take at most a fortieth of
-a long run: a turn is too short for one. The ways take turns. A ratio is the median over the turns of a loop's time by
-the program's in the same turn.
+A figure is CPU time on one thread after the first updates. It is without checkpoints, which take at
+most a fortieth of
+a long run: a turn is too short for one. The ways take turns. A ratio is the median over the turns
+of a loop's time by the program's in the same turn.
 """
 
 from __future__ import annotations
@@ -53,12 +55,24 @@ VERTICAL = ("dpzv", "vafl")
 LARGE = ((4096, 8192), (8192, 8192, 6144))
 """Hidden widths of the largest models: about 36 and 120 million parameters."""
 HIDDEN = (
-    *((3,), (16,), (64,), (128,), (256,), (512,), (1024,), (2048,), (4096,), (2048, 2048), (2048, 4096)),
+    (3,),
+    (16,),
+    (64,),
+    (128,),
+    (256,),
+    (512,),
+    (1024,),
+    (2048,),
+    (4096,),
+    (2048, 2048),
+    (2048, 4096),
     *LARGE,
 )
 """Hidden widths of a dense bottom: 655 parameters and more, 8,857,616 before the largest."""
 WHOLE = ((3,), (16,), (64,), (256,), (1024,), (1024, 1024), (2048, 4096), (4096, 4096), *LARGE)
-"""Hidden widths of a dense whole model: 2,395 parameters and more, 20,037,642 before the largest."""
+"""Hidden widths of a dense whole model: 2,395 parameters and more, 20,037,642 before the
+largest.
+"""
 STEP_DOWN = 1.3
 """How many times as large a ratio may be at a size as at the next one."""
 OVER_FORWARDS = 1.15
@@ -73,7 +87,8 @@ SHAPES = ("cnn_mnist", "cnn_cifar", "transformer", "resnet18")
 
 @dataclass(frozen=True)
 class Case:
-    """A model of one size: its name in tables, hidden widths, and the shape if it is not of dense layers.
+    """A model of one size: its name in tables, hidden widths, and the shape if it is not of dense
+    layers.
 
     cuda: it is computed on a GPU.
     """
@@ -94,13 +109,20 @@ def experiment(case: Case, engine: str) -> Any:
     """Return a case's scenario with its data; updates are without an end, `run` stops it."""
     private = () if case.method == "dpzv" else ("privacy.mode=none",)
     common = (
-        *("budget.updates=1000000", "evaluate.every=100000000"),
-        *("record.checkpoint_updates=1000000", f"model.engine={engine}"),
+        "budget.updates=1000000",
+        "evaluate.every=100000000",
+        "record.checkpoint_updates=1000000",
+        f"model.engine={engine}",
     )
     if case.shape:
         found = _shaped(case, engine)
     else:
-        data = ("data.source=synthetic", f"data.rows={2 * ROWS}", "data.columns=784", "data.classes=10")
+        data = (
+            "data.source=synthetic",
+            f"data.rows={2 * ROWS}",
+            "data.columns=784",
+            "data.classes=10",
+        )
         hidden = f"model.hidden={list(case.hidden)}"
         if case.method in VERTICAL:
             own = ("split.how=columns", "model.embedding=16", "model.head_hidden=64", *private)
@@ -138,7 +160,12 @@ def _shaped(case: Case, engine: str) -> Any:
         classes,
         classes=list(range(10)),
         method=case.method,
-        model={"hidden": list(case.hidden) or [1], "embedding": 16, "head_hidden": 64, "engine": engine},
+        model={
+            "hidden": list(case.hidden) or [1],
+            "embedding": 16,
+            "head_hidden": 64,
+            "engine": engine,
+        },
         batch=16 if case.shape == "resnet18" else 64,
         updates=1_000_000,
         evaluate={"every": 100_000_000},
@@ -149,7 +176,9 @@ def _shaped(case: Case, engine: str) -> Any:
 
 
 class Encoder(nn.Module):
-    """Two layers of a transformer, the mean over the steps, one linear layer: [B, 32, 64] -> [B, 16]."""
+    """Two layers of a transformer, the mean over the steps, one linear layer: [B, 32, 64] -> [B,
+    16].
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -164,7 +193,9 @@ class Encoder(nn.Module):
         """Return the embeddings."""
         batch, steps, width = x.shape
         for layer in range(2):
-            mixed = self.mixing[layer](self.norms[2 * layer](x)).view(batch, steps, 3, 4, width // 4)
+            mixed = self.mixing[layer](self.norms[2 * layer](x)).view(
+                batch, steps, 3, 4, width // 4
+            )
             query, key, value = mixed.permute(2, 0, 3, 1, 4)
             attended = functional.scaled_dot_product_attention(query, key, value)
             x = x + self.joined[layer](attended.transpose(1, 2).reshape(batch, steps, width))
@@ -189,7 +220,9 @@ def point_at(module: nn.Module, flat: torch.Tensor) -> None:
 
 
 class TunedParties(TorchParties):
-    """The same updates on flat parameters: one direction each, every buffer kept, both signs in one head call."""
+    """The same updates on flat parameters: one direction each, every buffer kept, both signs in one
+    head call.
+    """
 
     def __init__(self, experiment: PreparedVertical) -> None:
         super().__init__(experiment)
@@ -249,13 +282,18 @@ class TunedParties(TorchParties):
 
 
 class Federation:
-    """DeComFL or MeZO in torch: each client's losses at x and along every direction, and the step."""
+    """DeComFL or MeZO in torch: each client's losses at x and along every direction, and the
+    step.
+    """
 
     def __init__(self, experiment: PreparedHorizontal) -> None:
         spec, train = experiment.spec, experiment.split.train
         self.method, self.central = spec.method, spec.method.name == "mezo"
         self.device = experiment.local_device
-        self.x, self.y = torch.tensor(train.x).to(self.device), torch.tensor(train.y).to(self.device)
+        self.x, self.y = (
+            torch.tensor(train.x).to(self.device),
+            torch.tensor(train.y).to(self.device),
+        )
         self.module = experiment.plan.module().to(self.device)
         self.rows = [experiment.parts.rows(m) for m in range(spec.split.clients)]
         self.random = np.random.Generator(np.random.Philox(1))
@@ -307,7 +345,9 @@ class Federation:
 
     @torch.no_grad()
     def tuned(self) -> None:
-        """Take a step with one direction at a time, kept until it is added to the step, in buffers that are kept."""
+        """Take a step with one direction at a time, kept until it is added to the step, in buffers
+        that are kept.
+        """
         if not hasattr(self, "u"):
             self.u, self.moved, self.sum = (torch.empty_like(self.flat) for _ in range(3))
         batches, radius, count = self.batches(), self.method.smoothing, self.method.perturbations
@@ -332,7 +372,10 @@ class Federation:
 def loops(prepared: Any, method: str) -> dict[str, Iterator[None]]:
     """Return each loop of torch, whose every item is an update."""
     if method in VERTICAL:
-        return {"ordinary": TorchParties(prepared).updates(), "tuned": TunedParties(prepared).updates()}
+        return {
+            "ordinary": TorchParties(prepared).updates(),
+            "tuned": TunedParties(prepared).updates(),
+        }
     federation = Federation(prepared)
     return {name: _again(getattr(federation, name)) for name in ("forwards", "ordinary", "tuned")}
 
@@ -343,14 +386,18 @@ def _again(step: Callable[[], None]) -> Iterator[None]:
 
 
 def run(prepared: Any, warm: int, count: int, threads: int = 1) -> Pace:
-    """Return an update's seconds in the program, everything recorded and written; threads: of the clients."""
+    """Return an update's seconds in the program, everything recorded and written; threads: of the
+    clients.
+    """
     os.environ["OMP_NUM_THREADS"] = str(threads)
     with TemporaryDirectory() as folder:
         return update_pace(prepared, warm, count, Path(folder) / "run")
 
 
 def beside(case: Case, threads: int, repeats: int, seconds: float) -> dict[str, Any]:
-    """Return microseconds of an update by the clock on the wall, with one thread and with more, one a turn."""
+    """Return microseconds of an update by the clock on the wall, with one thread and with more, one
+    a turn.
+    """
     prepared = experiment(case, "auto")
     count = int(min(1000, max(10, seconds / run(prepared, 5, 5).wall)))
     found: dict[int, list[float]] = {1: [], threads: []}
@@ -367,14 +414,22 @@ def beside_table(method: str, threads: int, cases: Sequence[Mapping[str, Any]]) 
         one, more = found["us"][1], found["us"][threads]
         gain = median([a / b for a, b in zip(one, more, strict=True)])
         least = f"{min(one) / min(more):.2f}"
-        cells = (f"{median(one):,.0f}", f"{median(more):,.0f}", least, f"{gain:.2f}", verdict(gain, GAIN))
+        cells = (
+            f"{median(one):,.0f}",
+            f"{median(more):,.0f}",
+            least,
+            f"{gain:.2f}",
+            verdict(gain, GAIN),
+        )
         rows.append((found["case"], *cells))
     columns = ("model", "one", f"{threads}", "least / least", "gain", "target")
     show(f"{method}: µs of an update on the wall clock, by threads", columns, rows)
 
 
 def timed(updates: Iterator[None], count: int, cuda: bool = False) -> float:
-    """Return CPU seconds of one of the next updates; cuda: seconds by the clock on the wall, until it is computed."""
+    """Return CPU seconds of one of the next updates; cuda: seconds by the clock on the wall, until
+    it is computed.
+    """
     clock = time.perf_counter if cuda else time.process_time
     began = clock()
     for _ in islice(updates, count):
@@ -432,13 +487,25 @@ def table(method: str, cases: Sequence[Mapping[str, Any]], engines: Sequence[str
         over = ratio(found, "ordinary", engine)
         cells = [f"{found['parameters']:,}", found["engine"][engine]]
         cells += [f"{median(found['us'][way]):,.0f}" for way in ways]
-        cells += [f"{over:.2f}", verdict(over, target(method, found)), f"{ratio(found, 'tuned', engine):.2f}"]
+        cells += [
+            f"{over:.2f}",
+            verdict(over, target(method, found)),
+            f"{ratio(found, 'tuned', engine):.2f}",
+        ]
         if method not in VERTICAL:
             step = ratio(found, engine, "forwards")
             bar = OVER_FORWARDS if found["parameters"] >= 1_000_000 else None
             cells += [f"{step:.2f}", verdict(step, bar, at_most=True)]
         rows.append((found["case"], *cells))
-    columns = ["model", "parameters", "engine", *ways, f"ordinary / {engines[0]}", "target", "tuned / it"]
+    columns = [
+        "model",
+        "parameters",
+        "engine",
+        *ways,
+        f"ordinary / {engines[0]}",
+        "target",
+        "tuned / it",
+    ]
     columns += [] if method in VERTICAL else ["it / forwards", "target"]
     clock = "wall clock on a GPU" if cases[0]["cuda"] else "CPU"
     show(f"{method}: µs of an update, {clock}", columns, rows)
@@ -469,12 +536,18 @@ def main() -> int:
     """Measure, print a table of each method, write the JSON."""
     parser = options(__doc__ or "")
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=METHODS)
-    parser.add_argument("--engines", nargs="+", choices=("auto", "compiled", "torch"), default=["auto"])
-    parser.add_argument("--shapes", action="store_true", help="convolutions, a transformer and ResNet-18")
+    parser.add_argument(
+        "--engines", nargs="+", choices=("auto", "compiled", "torch"), default=["auto"]
+    )
+    parser.add_argument(
+        "--shapes", action="store_true", help="convolutions, a transformer and ResNet-18"
+    )
     parser.add_argument(
         "--most", type=int, default=1_000_000, metavar="N", help="parameters of a model, at most"
     )
-    parser.add_argument("--threads", type=int, metavar="N", help="what N threads gain vertical methods")
+    parser.add_argument(
+        "--threads", type=int, metavar="N", help="what N threads gain vertical methods"
+    )
     parser.add_argument("--cuda", action="store_true", help="models and loops on the GPU")
     given = parser.parse_args()
     if given.cuda and not torch.cuda.is_available():
@@ -487,11 +560,15 @@ def main() -> int:
             if not found or (given.threads and method not in VERTICAL):
                 continue
             if given.threads:
-                walls = [beside(case, given.threads, repeats, SECONDS[given.quick]) for case in found]
+                walls = [
+                    beside(case, given.threads, repeats, SECONDS[given.quick]) for case in found
+                ]
                 beside_table(method, given.threads, walls)
                 figures[method] = walls
                 continue
-            measured = [measure(case, given.engines, repeats, SECONDS[given.quick]) for case in found]
+            measured = [
+                measure(case, given.engines, repeats, SECONDS[given.quick]) for case in found
+            ]
             figures[method] = measured
             table(method, measured, given.engines)
     write("model_sizes", {"environment": before, "figures": figures}, given.json)

@@ -1,7 +1,7 @@
 """Peak memory of a user's language model in training, over the bytes of its parameters.
 
-The model has the shape of MiniLM-L6: 30,522 token embeddings of width 384 and six blocks, 22.7 million parameters, of
-which the embedding has 52 %.
+The model has the shape of MiniLM-L6: 30,522 token embeddings of width 384 and six blocks, 22.7
+million parameters, of which the embedding has 52 %.
 
 | case     | what is measured                                                            |
 |----------|-----------------------------------------------------------------------------|
@@ -10,8 +10,9 @@ which the embedding has 52 %.
 | mezo     | the same of one agent                                                       |
 | base     | eight DPZV clients that train a head each on one frozen copy of the model    |
 
-Each case has a process of its own, which has run a small model before. The figure is the high-water mark of resident
-memory from the second update on, less what was resident before the model was built.
+Each case has a process of its own, which has run a small model before. The figure is the high-water
+mark of resident memory from the second update on, less what was resident before the model was
+built.
 """
 
 from __future__ import annotations
@@ -66,7 +67,9 @@ class Block(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[B, T, W] -> [B, T, W]."""
-        query, key, value = (head(x).unflatten(-1, (-1, 32)).transpose(1, 2) for head in self.heads[:3])
+        query, key, value = (
+            head(x).unflatten(-1, (-1, 32)).transpose(1, 2) for head in self.heads[:3]
+        )
         mixed = nn.functional.scaled_dot_product_attention(query, key, value)
         x = self.first(x + self.heads[3](mixed.transpose(1, 2).flatten(2)))
         return self.second(x + self.narrow(nn.functional.gelu(self.wide(x))))
@@ -125,7 +128,8 @@ def run_peak(size: Size, meter: Resident, method: str, **settings: Any) -> int:
             peaks.append(meter.peak())
 
     scenario = raydpzv.horizontal(
-        *(lambda: Reviewer(size), _rows(size)),
+        lambda: Reviewer(size),
+        _rows(size),
         clients=clients,
         method=method,
         updates=1 + _STEPS,
@@ -158,7 +162,12 @@ def report(size: Size) -> dict[str, Any]:
         whole = 4 * sum(p.numel() for p in Reviewer(size).parameters())
     found = {case: in_fresh_process(measure, case, size) for case in TARGETS}
     rows = [
-        [case, f"{peak / 1e6:.1f}", f"{peak / whole:.2f}", verdict(peak / whole, TARGETS[case], at_most=True)]
+        [
+            case,
+            f"{peak / 1e6:.1f}",
+            f"{peak / whole:.2f}",
+            verdict(peak / whole, TARGETS[case], at_most=True),
+        ]
         for case, peak in found.items()
     ]
     title = f"Peak memory in training over {whole / 4e6:.1f} M parameters = {whole / 1e6:.1f} MB"

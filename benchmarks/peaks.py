@@ -18,7 +18,8 @@ _MMAP_THRESHOLD, _TRIM_THRESHOLD = -3, -1
 def predictable_malloc() -> None:
     """Let glibc return a freed tensor at once (Linux).
 
-    By default it learns from the first large one to keep them, and a later peak would hide in what it kept.
+    By default it learns from the first large one to keep them, and a later peak would hide in what
+    it kept.
     """
     libc = ctypes.CDLL(None)
     for name in (_MMAP_THRESHOLD, _TRIM_THRESHOLD):
@@ -82,14 +83,16 @@ class Cuda:
 
 
 class LiveStorages(TorchDispatchMode):
-    """A second opinion: adds up the storages that torch's operators return, for as long as each lives.
+    """A second opinion: adds up the storages that torch's operators return, for as long as each
+    lives.
 
     It sees neither numpy's arrays nor what compiled code allocates.
     """
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        # nothing here is compiled, and torch would import its compiler, seconds of CPU, to leave this out of it
+        # nothing here is compiled, and torch would import its compiler, seconds of CPU, to leave
+        # this out of it
         return False
 
     def __init__(self) -> None:

@@ -1,8 +1,9 @@
-"""Rounds of FedAvg by pfl-research, for `fedavg_round.py --pfl-python`: imported by a Python that has pfl.
+"""Rounds of FedAvg by pfl-research, for `fedavg_round.py --pfl-python`: imported by a Python that
+has pfl.
 
-Needs pfl, torch and numpy, and nothing of this program. $CASE is a folder as `flower_rounds.py` describes it. A user's
-dataset is the local steps' batches in a row, so that every batch is whole; pfl goes through it once. `main` prints the
-CPU seconds of a round, of all its processes.
+Needs pfl, torch and numpy, and nothing of this program. $CASE is a folder as `flower_rounds.py`
+describes it. A user's dataset is the local steps' batches in a row, so that every batch is whole;
+pfl goes through it once. `main` prints the CPU seconds of a round, of all its processes.
 """
 
 from __future__ import annotations
@@ -93,5 +94,11 @@ def main() -> None:
         callbacks=[clock],
     )
     if len(clock.after) != case["warm"] + case["rounds"]:
-        raise RuntimeError(f"{len(clock.after)} rounds were made of {case['warm'] + case['rounds']}")
-    print(json.dumps({"cpu_seconds": (clock.after[-1] - clock.after[case["warm"] - 1]) / case["rounds"]}))
+        raise RuntimeError(
+            f"{len(clock.after)} rounds were made of {case['warm'] + case['rounds']}"
+        )
+    print(
+        json.dumps(
+            {"cpu_seconds": (clock.after[-1] - clock.after[case["warm"] - 1]) / case["rounds"]}
+        )
+    )

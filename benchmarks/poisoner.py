@@ -1,7 +1,9 @@
-"""Whether the client with wrong labels, one of 100, is ranked first by `raydpzv step --rank`, and what ranking costs.
+"""Whether the client with wrong labels, one of 100, is ranked first by `raydpzv step --rank`, and
+what ranking costs.
 
-Each run draws another client, whose labels are all shifted by one class. The control ranks the same client with right
-labels. Prints the runs in which it came first, and the CPU time of ranking over that of the run.
+Each run draws another client, whose labels are all shifted by one class. The control ranks the same
+client with right labels. Prints the runs in which it came first, and the CPU time of ranking over
+that of the run.
 """
 
 from __future__ import annotations
@@ -22,12 +24,22 @@ from raydpzv.timetravel.what_if import what_if
 CLIENTS, CLASSES, TEST_ROWS = 100, 5, 1400
 
 
-def ranked(seed: int, folder: Path, *, poisoned: bool, records: int = 50) -> tuple[int, float, float]:
-    """Return the place of the drawn client, 0 for the first, and the CPU seconds of the run and of the ranking."""
-    x, y = make_blobs(TEST_ROWS + CLIENTS * records, 20, centers=CLASSES, cluster_std=6, random_state=1)
+def ranked(
+    seed: int, folder: Path, *, poisoned: bool, records: int = 50
+) -> tuple[int, float, float]:
+    """Return the place of the drawn client, 0 for the first, and the CPU seconds of the run and of
+    the ranking.
+    """
+    x, y = make_blobs(
+        TEST_ROWS + CLIENTS * records, 20, centers=CLASSES, cluster_std=6, random_state=1
+    )
     x, draw = (x - x.mean(0)) / x.std(0), Key(seed).generator()
     test, train = np.split(draw.permutation(len(x)), [TEST_ROWS])
-    owner, bad, labels = np.arange(len(train)) % CLIENTS, int(draw.integers(CLIENTS)), y[train].copy()
+    owner, bad, labels = (
+        np.arange(len(train)) % CLIENTS,
+        int(draw.integers(CLIENTS)),
+        y[train].copy(),
+    )
     if poisoned:
         labels[owner == bad] = (labels[owner == bad] + 1) % CLASSES
     scenario = raydpzv.horizontal(
@@ -60,7 +72,8 @@ def main() -> None:
         )
         what = "wrong labels" if poisoned else "right labels (control)"
         print(
-            f"{what}: first in {first} of {options.runs} runs; ranking takes {ratio:.2f} of a run's CPU time"
+            f"{what}: first in {first} of {options.runs} runs; ranking takes {ratio:.2f} of a "
+            "run's CPU time"
         )
 
 

@@ -1,8 +1,8 @@
 """Write the tables of the privacy pages into them: `python -m benchmarks.privacy_tables`.
 
-Two comments that name a table enclose it. The first two tables are arithmetic (a minute). The others need runs of
-`digits_server` and `digits_private`, one after the other. `--only` writes some of them. The accuracy of
-`digits_private` ("private") goes to every page that states it.
+Two comments that name a table enclose it. The first two tables are arithmetic (a minute). The
+others need runs of `digits_server` and `digits_private`, one after the other. `--only` writes some
+of them. The accuracy of `digits_private` ("private") goes to every page that states it.
 """
 
 from __future__ import annotations
@@ -37,11 +37,15 @@ SENSITIVITY = {"replace": 2, "add_remove": 1}
 DIGITS = 1437
 EPSILONS = (1.0, 3.0, 8.0)
 SHARES, STEP_SIZES, RUNS = (None, 0.1, 0.25, 0.5, 0.75), (0.25, 1.0), 2
-"""Shares of the releases whose models are averaged (None: of none), and runs for each step size and seed."""
+"""Shares of the releases whose models are averaged (None: of none), and runs for each step size and
+seed.
+"""
 
 
 def papers() -> list[list[str]]:
-    """What the papers' noise is worth, P = 1 and one client: claimed, and proved with and without secret batches."""
+    """What the papers' noise is worth, P = 1 and one client: claimed, and proved with and without
+    secret batches.
+    """
     who = ("secret Poisson batches", "client that knows its batches")
     rows = [["B", "T", "claimed ε", *(f"{name}: replace / add-remove" for name in who)]]
     for batch, releases, claimed in PAPERS:
@@ -78,7 +82,8 @@ def multipliers() -> list[list[str]]:
     for count in (1, 100, 400):
         cells = [
             " / ".join(
-                _figure(change * count**0.5 / mu_of(epsilon, delta)) for change in SENSITIVITY.values()
+                _figure(change * count**0.5 / mu_of(epsilon, delta))
+                for change in SENSITIVITY.values()
             )
             for epsilon in EPSILONS
         ]
@@ -104,7 +109,9 @@ def server() -> list[list[str]]:
 
 
 def private() -> list[list[str]]:
-    """Test accuracy of `digits_private` under both relations: median, least and most of seeds 0 to 19."""
+    """Test accuracy of `digits_private` under both relations: median, least and most of seeds 0 to
+    19.
+    """
     import raydpzv
 
     words = {"replace": "one record replaced", "add_remove": "one record added or removed"}
@@ -115,7 +122,11 @@ def private() -> list[list[str]]:
             changes = [f"seed={seed}", f"privacy.relation={relation}", "evaluate.every=400"]
             summary = raydpzv.run(raydpzv.load("digits_private", changes)).summary
             (claim,) = [c for c in summary["epsilon"] if c["adversary"] == "all_clients"]
-            if not claim["holds"] or claim["relation"] != relation or not 0.98 < claim["epsilon"] <= 1.001:
+            if (
+                not claim["holds"]
+                or claim["relation"] != relation
+                or not 0.98 < claim["epsilon"] <= 1.001
+            ):
                 raise ValueError(f"digits_private: wanted a proved ε = 1 ({relation}), got {claim}")
             found.append(summary["accuracy"])
         cells.append(_spread(found))
@@ -123,7 +134,9 @@ def private() -> list[list[str]]:
 
 
 def average() -> list[list[str]]:
-    """Test accuracy of `digits_private` by the newest models and by means of the last, from the same ledgers."""
+    """Test accuracy of `digits_private` by the newest models and by means of the last, from the
+    same ledgers.
+    """
     heads = ("newest", *(f"last {100 * share:.0f} %" for share in SHARES[1:]))
     rows = [["step size", *(f"{head}: accuracy, less the newest's" for head in heads[1:])]]
     rows[0].insert(1, heads[0])
@@ -133,14 +146,18 @@ def average() -> list[list[str]]:
         errors = paired.std(0, ddof=1) / len(found) ** 0.5
         cells = [
             f"{median:.3f}, {mean:+.3f} ± {error:.3f}"
-            for median, mean, error in zip(np.median(found, 0)[1:], paired.mean(0), errors, strict=True)
+            for median, mean, error in zip(
+                np.median(found, 0)[1:], paired.mean(0), errors, strict=True
+            )
         ]
         rows.append([f"{lr:g}", f"{np.median(found[:, 0]):.3f}", *cells])
     return rows
 
 
 def _averaged(seed: int, lr: float) -> list[float]:
-    """Return the accuracy of one run's models, for each share of its releases that could be averaged."""
+    """Return the accuracy of one run's models, for each share of its releases that could be
+    averaged.
+    """
     import raydpzv
     from raydpzv.experiment.local_session import one_thread
     from raydpzv.experiment.vertical import prepare_vertical
@@ -156,7 +173,10 @@ def _averaged(seed: int, lr: float) -> list[float]:
             for share in SHARES:
                 embedded = []
                 for m, client in enumerate(clients):
-                    tail, replica = ModelAverage(tail_begin(share, ledger.version, 1)), plan.replica(m)
+                    tail, replica = (
+                        ModelAverage(tail_begin(share, ledger.version, 1)),
+                        plan.replica(m),
+                    )
                     replica.go_to(ledger.version, ledger, tail)
                     mean = tail.mean()
                     embedded.append(
@@ -180,7 +200,9 @@ def _spread(found: Sequence[float]) -> str:
 
 
 def table_in(page: str, name: str) -> str:
-    """Return a page's table with the comments around it; ValueError if the page has no place for it."""
+    """Return a page's table with the comments around it; ValueError if the page has no place for
+    it.
+    """
     begin, end = (f"<!-- {word} {name} -->" for word in ("table", "end of"))
     _, found, rest = page.partition(begin)
     inside, closed, _ = rest.partition(end)

@@ -1,7 +1,8 @@
 """CPU seconds of private weights: Uldp-FL's Protocol 1 as printed, and this program's protocol.
 
-Every user has records in every silo. Both open the same sum, which is checked; both use the same arithmetic (gmpy2),
-masks and owner's encryption. Key generation is left out. `full exponent` is what one power of full size takes in the
+Every user has records in every silo. Both open the same sum, which is checked; both use the same
+arithmetic (gmpy2), masks and owner's encryption. Key generation is left out. `full exponent` is
+what one power of full size takes in the
 same run: seconds are to be read beside it (36 ms for 3072 bits where the targets were set).
 """
 
@@ -33,7 +34,9 @@ CAP, SIGMA, TYPICAL_EXPONENT = 8, 5.0, 0.036
 
 @dataclass(frozen=True)
 class Case:
-    """Sizes; printed: whether Protocol 1 is run too; ratio: printed over ours, at least; silo: seconds, at most."""
+    """Sizes; printed: whether Protocol 1 is run too; ratio: printed over ours, at least; silo:
+    seconds, at most.
+    """
 
     users: int
     silos: int
@@ -118,7 +121,9 @@ def take_turn(case: Case, number: int) -> Turn:
     times, set_up = Times(), SetUp(server.phases)
     messages = times.of(None, set_up.begin)
     while messages is not None:
-        answers = [times.of(s, lambda s=s, m=m: silos[s].receive(m)) for s, m in enumerate(messages)]
+        answers = [
+            times.of(s, lambda s=s, m=m: silos[s].receive(m)) for s, m in enumerate(messages)
+        ]
         messages = times.of(None, lambda answers=answers: set_up.receive(answers))
 
     ours, attempt = Times(), Attempt(1, 0, tuple(range(case.silos)))
@@ -133,10 +138,17 @@ def take_turn(case: Case, number: int) -> Turn:
 
 
 def _printed(
-    case: Case, counts: np.ndarray, coins: np.ndarray, values: np.ndarray, noise: np.ndarray, ours: np.ndarray
+    case: Case,
+    counts: np.ndarray,
+    coins: np.ndarray,
+    values: np.ndarray,
+    noise: np.ndarray,
+    ours: np.ndarray,
 ) -> Times:
     """Protocol 1's round on the same values, and whether its sum is ours but for the dithers."""
-    n_max = protocol_one.N_MAX if case.bits >= 3072 else CAP * case.silos  # lcm(1..2000) alone has 2,885 bits
+    n_max = (
+        protocol_one.N_MAX if case.bits >= 3072 else CAP * case.silos
+    )  # lcm(1..2000) alone has 2,885 bits
     server, silos = protocol_one.set_up(counts, case.bits, n_max)
     times, everybody = Times(), range(case.silos)
     weights = times.of(None, lambda: server.encrypted(coins))
@@ -151,7 +163,9 @@ def _printed(
     ]
     found = times.of(None, lambda: server.total(uploads))
     if not np.abs(found - ours).max() < case.silos:
-        raise RunError(f"{case.name}: the two protocols open different sums, and their pace compares nothing")
+        raise RunError(
+            f"{case.name}: the two protocols open different sums, and their pace compares nothing"
+        )
     return times
 
 
@@ -201,7 +215,9 @@ def print_figures(found: list[dict[str, Any]]) -> None:
             "" if f["ratio"] is None else verdict(f["ratio"], f["ratio_target"]),
             verdict(f["silo"], f["silo_target"], at_most=True),
         ]
-        printed = "" if f["ratio"] is None else f"{f['printed_silo']:.2f} / {f['printed_server']:.2f}"
+        printed = (
+            "" if f["ratio"] is None else f"{f['printed_silo']:.2f} / {f['printed_server']:.2f}"
+        )
         rows.append(
             [
                 f["case"],
@@ -235,7 +251,11 @@ def main() -> None:
         turns = []
         for number in range(chosen.repeats or (1 if chosen.quick else 3)):
             turns.append(take_turn(case, number))
-            print(f"{case.name}: silo {turns[-1].ours.silo:.3f} CPU s a round", file=sys.stderr, flush=True)
+            print(
+                f"{case.name}: silo {turns[-1].ours.silo:.3f} CPU s a round",
+                file=sys.stderr,
+                flush=True,
+            )
         found.append(figures(case, turns, exponent))
     print_figures(found)
     write(

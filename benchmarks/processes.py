@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 GROUPS = ("driver", "server", "clients", "ray")
-"""This process; the server's actor and the ledger's; the clients' actors; the rest (Ray's daemons and idle workers)."""
+"""This process; the server's actor and the ledger's; the clients' actors; the rest (Ray's daemons
+and idle workers).
+"""
 _ACTORS = {
     "server": ("ray::VerticalServerActor", "ray::HorizontalServerActor", "ray::LedgerActor"),
     "clients": ("ray::ClientActor", "ray::ClientGroupActor"),
@@ -26,7 +28,9 @@ class Census:
 
     @staticmethod
     def take() -> Census:
-        """Find this process and its descendants; actors are known by the title Ray gives their process."""
+        """Find this process and its descendants; actors are known by the title Ray gives their
+        process.
+        """
         parents = {}
         for entry in Path("/proc").iterdir():
             if entry.name.isdigit() and (fields := _stat(int(entry.name))):
@@ -60,7 +64,9 @@ def _group(pid: int) -> str:
 
 
 def _stat(pid: int) -> list[str]:
-    """Return the fields of /proc/pid/stat after the name, state first; nothing if the process is gone."""
+    """Return the fields of /proc/pid/stat after the name, state first; nothing if the process is
+    gone.
+    """
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

@@ -1,7 +1,8 @@
-"""Uldp-FL's Protocol 1 as printed (Kato et al. 2023, Section 4): what `private_weighting.py` compares with.
+"""Uldp-FL's Protocol 1 as printed (Kato et al. 2023, Section 4): what `private_weighting.py`
+compares with.
 
-Written from the paper, on the same arithmetic, masks and owner's encryption as ours: what differs is the protocol. One
-ciphertext for each value, one exponent of full size for each user and value.
+Written from the paper, on the same arithmetic, masks and owner's encryption as ours: what differs
+is the protocol. One ciphertext for each value, one exponent of full size for each user and value.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ class Server:
     def invert(self, masked: Sequence[Sequence[int]]) -> None:
         """Step 1 (f): B_inv(N_u) from the silos' doubly blinded histograms [S][U]."""
         modulus = self.key.public.modulus
-        self._inverses = [inverse(sum(of_user) % modulus, modulus) for of_user in zip(*masked, strict=True)]
+        self._inverses = [
+            inverse(sum(of_user) % modulus, modulus) for of_user in zip(*masked, strict=True)
+        ]
 
     def encrypted(self, coins_U: np.ndarray) -> list[int]:
         """Step 2 (a): Enc(B_inv(N_u)) of the users in the sample, Enc(0) of the others."""
@@ -48,7 +51,10 @@ class Server:
 
     def total(self, uploads: Sequence[Sequence[int]]) -> np.ndarray:
         """Step 2 (c): the sum over silos, decrypted and decoded, float64 [D]."""
-        opened = [self.key.decrypt(self.key.public.joined(*column)) for column in zip(*uploads, strict=True)]
+        opened = [
+            self.key.decrypt(self.key.public.joined(*column))
+            for column in zip(*uploads, strict=True)
+        ]
         return np.array([value / self._multiple * PRECISION for value in opened])
 
 
@@ -56,7 +62,12 @@ class Silo:
     """A silo with its counts int64 [U], and the r_u that all silos have."""
 
     def __init__(
-        self, counts_U: np.ndarray, public: PublicKey, multiple: int, masks: Masks, blinds: list[int]
+        self,
+        counts_U: np.ndarray,
+        public: PublicKey,
+        multiple: int,
+        masks: Masks,
+        blinds: list[int],
     ) -> None:
         self._counts, self._public, self._multiple = counts_U, public, multiple
         self._masks, self._blinds = masks, blinds
@@ -82,8 +93,15 @@ class Silo:
         for j, mask in enumerate(masks):
             total = public.bare(encoded(noise_D[j]) * self._multiple + mask)
             for u, weight in enumerate(weights):
-                factor = encoded(deltas_UD[u, j]) * int(self._counts[u]) * self._blinds[u] * self._multiple
-                total = product(total, powmod(weight, factor % public.modulus, public.square), public.square)
+                factor = (
+                    encoded(deltas_UD[u, j])
+                    * int(self._counts[u])
+                    * self._blinds[u]
+                    * self._multiple
+                )
+                total = product(
+                    total, powmod(weight, factor % public.modulus, public.square), public.square
+                )
             found.append(total)
         return found
 

@@ -1,9 +1,12 @@
 """DeComFL's round as its paper and its authors' program have it: the baseline of `decomfl_round`.
 
-Written from the paper (Li et al., ICLR 2025, Algorithms 1 to 4) and from what the authors' program was seen to do:
+Written from the paper (Li et al., ICLR 2025, Algorithms 1 to 4) and from what the authors' program
+was seen to do:
 
-- every client has a model of its own, a deep copy; one that was not sampled for a while replays all it missed
-- a perturbation is made again whenever it is used, tensor by tensor, by torch.randn of a generator with its seed
+- every client has a model of its own, a deep copy; one that was not sampled for a while replays all
+  it missed
+- a perturbation is made again whenever it is used, tensor by tensor, by torch.randn of a generator
+  with its seed
 - it is added in place before a forward pass and subtracted afterwards
 - ReLU comes before nn.MaxPool2d; the loss is torch's own in float32
 
@@ -42,7 +45,9 @@ class Constants:
 
 
 def as_published(network: nn.Sequential) -> nn.Sequential:
-    """Return the network with ReLU before torch's pooling, where it has ReLU after pooling by slices."""
+    """Return the network with ReLU before torch's pooling, where it has ReLU after pooling by
+    slices.
+    """
     layers = list(network)
     for place, layer in enumerate(layers[:-1]):
         if isinstance(layer, SlicedMaxPool):
@@ -70,7 +75,9 @@ class Published:
         self._x, self._y, self._parts, self._cohorts, self._key = x, y, parts, cohorts, key
         self._constants = constants
         self._past: dict[int, np.ndarray] = {}
-        self._read = np.zeros(cohorts.clients, np.int64)  # rounds that each client's model has behind it
+        self._read = np.zeros(
+            cohorts.clients, np.int64
+        )  # rounds that each client's model has behind it
 
     @torch.no_grad()
     def round(self, number: int) -> np.ndarray:
@@ -81,7 +88,9 @@ class Published:
         return mean_P
 
     def skip_to(self, number: int) -> None:
-        """Make it as if the rounds before this one had been done, with small scalars: what is missed by whom counts."""
+        """Make it as if the rounds before this one had been done, with small scalars: what is
+        missed by whom counts.
+        """
         for past in range(1, number):
             self._past[past] = 1e-3 * (self._key / "past" / past).generator().standard_normal(
                 self._constants.perturbations
@@ -126,7 +135,9 @@ class Published:
 
 
 def reads(cohorts: Cohorts, number: int) -> np.ndarray:
-    """Return how many rounds each client has replayed before a round, int64 [M]: up to the last one it took part in."""
+    """Return how many rounds each client has replayed before a round, int64 [M]: up to the last one
+    it took part in.
+    """
     found = np.zeros(cohorts.clients, np.int64)
     for past in range(1, number):
         found[cohorts.draw(past)] = past - 1
@@ -134,9 +145,11 @@ def reads(cohorts: Cohorts, number: int) -> np.ndarray:
 
 
 def usual_rounds(cohorts: Cohorts, first: int) -> Iterator[int]:
-    """Yield rounds from `first` on in which the cohort missed as much as it does on average, M rounds together.
+    """Yield rounds from `first` on in which the cohort missed as much as it does on average, M
+    rounds together.
 
-    How much a cohort has to replay varies by a third from round to round, and few rounds can be timed.
+    How much a cohort has to replay varies by a third from round to round, and few rounds can be
+    timed.
     """
     read, number = reads(cohorts, first), first
     while True:
@@ -149,7 +162,9 @@ def usual_rounds(cohorts: Cohorts, first: int) -> Iterator[int]:
 
 
 def _add(model: nn.Module, seed: int, amount: float) -> None:
-    """Add amount · z to every parameter, z made from the seed (in place, as published: not exactly reversible)."""
+    """Add amount · z to every parameter, z made from the seed (in place, as published: not exactly
+    reversible).
+    """
     generator = torch.Generator()
     generator.manual_seed(seed)
     for parameter in model.parameters():

@@ -1,4 +1,5 @@
-"""Rank-one directions against Gaussian ones: CPU time of a round, peak memory, and the time of a rebuild.
+"""Rank-one directions against Gaussian ones: CPU time of a round, peak memory, and the time of a
+rebuild.
 
 | part    | what is measured                                                                      |
 |---------|---------------------------------------------------------------------------------------|
@@ -67,7 +68,9 @@ def rounds(size: Size) -> dict[str, Round]:
         "reviewer, 4 records of 16 tokens": Round(
             lambda: Reviewer(size), (16,), size.words, clients=1, batch=4
         ),
-        "reviewer, 32 records of 16 tokens": Round(lambda: Reviewer(size), (16,), size.words, clients=1),
+        "reviewer, 32 records of 16 tokens": Round(
+            lambda: Reviewer(size), (16,), size.words, clients=1
+        ),
     }
 
 
@@ -97,13 +100,17 @@ def round_seconds(how: Round, repeats: int) -> dict[str, list[float]]:
 
 
 def peak(size: Size, law: Law | None) -> int:
-    """Return the peak bytes of a client's losses and step, None: of one forward call; the process must be fresh."""
+    """Return the peak bytes of a client's losses and step, None: of one forward call; the process
+    must be fresh.
+    """
     torch.set_num_threads(1)
     predictable_malloc()
     meter, found = Resident(), 0
     for each in (Size(words=400, width=64, blocks=1), size):
         before = meter.now()
-        objective = _objective(Round(partial(Reviewer, each), (16,), each.words, clients=1, batch=4))
+        objective = _objective(
+            Round(partial(Reviewer, each), (16,), each.words, clients=1, batch=4)
+        )
         x, rows = objective.initial(Key(1)), [np.arange(4)]
         descent = Descent(x, Rule(law or "gaussian").on(objective.shapes))
         directions = [descent.direction(seed) for seed in range(P)]
@@ -117,7 +124,9 @@ def peak(size: Size, law: Law | None) -> int:
 
 
 def rebuild_seconds(size: Size, directions: int, law: Law) -> tuple[float, float]:
-    """Return the seconds of the clock and of the CPU in which two threads apply so many directions."""
+    """Return the seconds of the clock and of the CPU in which two threads apply so many
+    directions.
+    """
     model = FlatModel(lambda: Reviewer(size), Key(0))
     descent = Descent(model.flat.numpy(), Rule(law).on(model.shapes), threads=2)
     steps = [Step([seed], [1e-3], 1e-6) for seed in range(directions)]
@@ -145,8 +154,11 @@ def report(size: Size, repeats: int, directions: int) -> dict[str, Any]:
     rebuilt = {law: rebuild_seconds(size, directions, law) for law in LAWS}
     table = [
         [
-            *(law, f"{memory[law]:.3f}", verdict(memory[law], TARGETS["memory"], at_most=True)),
-            *(f"{rebuilt[law][0]:.1f}", f"{rebuilt[law][1]:.1f}"),
+            law,
+            f"{memory[law]:.3f}",
+            verdict(memory[law], TARGETS["memory"], at_most=True),
+            f"{rebuilt[law][0]:.1f}",
+            f"{rebuilt[law][1]:.1f}",
             verdict(rebuilt[law][0], TARGETS["rebuild"], at_most=True),
         ]
         for law in LAWS
@@ -157,7 +169,9 @@ def report(size: Size, repeats: int, directions: int) -> dict[str, Any]:
     return {
         "round": ratios,
         "memory": memory | {"forward": forward},
-        "rebuild": {law: dict(zip(("seconds", "cpu"), each, strict=True)) for law, each in rebuilt.items()},
+        "rebuild": {
+            law: dict(zip(("seconds", "cpu"), each, strict=True)) for law, each in rebuilt.items()
+        },
         "targets": TARGETS,
         "environment": environment(),
     }

@@ -1,14 +1,17 @@
-"""Nanoseconds per element and seed of replaying directions, beside `torch.randn` and `add_`, on this machine.
+"""Nanoseconds per element and seed of replaying directions, beside `torch.randn` and `add_`, on
+this machine.
 
-What is replaced: for every seed, `torch.randn` fills a vector and `add_` adds it, as zeroth-order programs do (flat,
-d = 4M float32, one thread). What replaces it: `raydpzv.zo.apply_seeds.replay`, all seeds in one pass over x, gaussian
-and rademacher, at 1, 4 and 16 seeds. One thread is timed by its own CPU time, which says more on a machine shared with
-others; two threads by the clock on the wall, against the baseline's clock on the wall (`torch.randn` is serial).
+What is replaced: for every seed, `torch.randn` fills a vector and `add_` adds it, as zeroth-order
+programs do (flat, d = 4M float32, one thread). What replaces it: `raydpzv.zo.apply_seeds.replay`,
+all seeds in one pass over x, gaussian and rademacher, at 1, 4 and 16 seeds. One thread is timed by
+its own CPU time, which says more on a machine shared with others; two threads by the clock on the
+wall, against the baseline's clock on the wall (`torch.randn` is serial).
 
-Everything takes turns, so that a slow minute hits all of it: a ratio is the median over the turns of the baseline's
-time to the kernel's in the same turn. Limits are ratios too: what the parts alone reached in C with 512-bit vectors
-on another machine, where the baseline took 6.72 ns (Philox and Box-Muller without memory 1.07 ns; signs 0.071 ns
-with 64 seeds, and reading and writing x once 0.44 ns). A compiler that does better than that passes 100 %.
+Everything takes turns, so that a slow minute hits all of it: a ratio is the median over the turns
+of the baseline's time to the kernel's in the same turn. Limits are ratios too: what the parts alone
+reached in C with 512-bit vectors on another machine, where the baseline took 6.72 ns (Philox and
+Box-Muller without memory 1.07 ns; signs 0.071 ns with 64 seeds, and reading and writing x once 0.44
+ns). A compiler that does better than that passes 100 %.
 """
 
 from __future__ import annotations
@@ -44,7 +47,9 @@ class Case:
     @property
     def name(self) -> str:
         """The table's first column."""
-        return f"{self.law}, {self.seeds} seed{'s' * (self.seeds > 1)}" + ", 2 threads" * (self.threads > 1)
+        return f"{self.law}, {self.seeds} seed{'s' * (self.seeds > 1)}" + ", 2 threads" * (
+            self.threads > 1
+        )
 
     @property
     def target(self) -> float | None:
@@ -53,16 +58,22 @@ class Case:
 
     @property
     def limit(self) -> float:
-        """Largest ratio to the baseline by the limits: arithmetic, or one pass over x shared by the seeds."""
+        """Largest ratio to the baseline by the limits: arithmetic, or one pass over x shared by the
+        seeds.
+        """
         arithmetic = NORMALS_ELSEWHERE if self.law == "gaussian" else SIGNS_ELSEWHERE
         return self.threads * BASELINE_ELSEWHERE / max(arithmetic, MEMORY_ELSEWHERE / self.seeds)
 
 
-CASES = tuple(Case(law, count, threads) for threads in (1, 2) for law in TARGETS for count in COUNTS)
+CASES = tuple(
+    Case(law, count, threads) for threads in (1, 2) for law in TARGETS for count in COUNTS
+)
 
 
 def baseline(x: torch.Tensor, z: torch.Tensor, generator: torch.Generator) -> None:
-    """One direction of `torch.randn`, added; z is kept, a new one each time costs up to half as much again."""
+    """One direction of `torch.randn`, added; z is kept, a new one each time costs up to half as
+    much again.
+    """
     torch.randn(x.numel(), generator=generator, out=z)
     x.add_(z, alpha=-1e-3)
 
@@ -85,7 +96,9 @@ def turn(x: torch.Tensor, generator: torch.Generator) -> tuple[dict[str, float],
     for case in CASES:
         seeds, coefficients = range(case.seeds), np.full(case.seeds, 1e-3)
 
-        def work(case: Case = case, seeds: Any = seeds, coefficients: np.ndarray = coefficients) -> None:
+        def work(
+            case: Case = case, seeds: Any = seeds, coefficients: np.ndarray = coefficients
+        ) -> None:
             replay(x, seeds, coefficients, law=case.law, threads=case.threads)
 
         clock = time.thread_time_ns if case.threads == 1 else time.perf_counter_ns
@@ -162,7 +175,9 @@ def _print(size: int, bases: dict[str, list[float]], figures: list[dict[str, Any
     ]
     title = f"Replay of directions, d = {size:,}: CPU time on one thread, wall time on two"
     show(
-        title, ["what", "ns / element and seed", "least", "ratio", "target", "limit", "of it", "spread"], rows
+        title,
+        ["what", "ns / element and seed", "least", "ratio", "target", "limit", "of it", "spread"],
+        rows,
     )
 
 

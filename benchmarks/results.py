@@ -1,8 +1,9 @@
-"""The papers' figures and tables, each by one command, on what runs offline: `python -m benchmarks.results`.
+"""The papers' figures and tables, each by one command, on what runs offline: `python -m
+benchmarks.results`.
 
-Every part is a comparison in a folder of its own below --out, and goes on where it was stopped. When all that was asked
-for is there the page is written anew, with the pictures beside it. With `--only` it keeps the other parts' sections.
-`--list` says what there is and how long it took.
+Every part is a comparison in a folder of its own below --out, and goes on where it was stopped.
+When all that was asked for is there the page is written anew, with the pictures beside it. With
+`--only` it keeps the other parts' sections. `--list` says what there is and how long it took.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ TIMES = "times.json"
 class Part:
     """A figure or table of a paper.
 
-    comparison: by name, of what runs offline; picture: of its plots; real: what to compare on the paper's own data;
+    comparison: by name, of what runs offline; picture: of its plots; real: what to compare on the
+    paper's own data;
     grids: by which all methods are tuned alike there; shows: what our runs say to the claim.
     """
 
@@ -58,128 +60,139 @@ PARTS = (
     Part(
         "dpzv_accuracy",
         "DPZV journal, Figure 2 and Table I (preprint, Figure 2)",
-        "Under noise DPZV has the highest accuracy and needs fewer rounds on MNIST and CIFAR-10. On ModelNet40 it is "
-        "level with VAFL and ahead of the others (Section VII-B). It needs the fewest bytes to a target, but for "
-        "VAFL's on one data set (Table I).",
+        "Under noise DPZV has the highest accuracy and needs fewer rounds on MNIST and CIFAR-10. "
+        "On ModelNet40 it is level with VAFL and ahead of the others (Section VII-B). It needs the "
+        "fewest bytes to a target, but for VAFL's on one data set (Table I).",
         "digits_field",
-        "digits in place of the four data sets; every method's step size and clip tuned by one grid; ε is what each "
-        "method's noise is calibrated to by its own argument, the line on privacy says what is proved.",
+        "digits in place of the four data sets; every method's step size and clip tuned by one "
+        "grid; ε is what each method's noise is calibrated to by its own argument, the line on "
+        "privacy says what is proved.",
         real=("mnist_field", "cifar10_field", "modelnet40_field", "amazon_field"),
         grids=("mnist_tuned", "cifar10_tuned", "modelnet40_tuned", "amazon_tuned"),
         shows=(
-            "In part. With the SGD head DPZV has the highest median at ε = 1, within the spread of VAFL with noise on "
-            "the gradient; at ε = 10 it is two points behind VAFL. With the head as printed it is four points above "
-            "frozen clients at ε = 1. With P and λ searched that head equals the SGD head without noise, at 13 times "
-            "the bytes; with noise it is 7 to 9 points behind."
+            "In part. With the SGD head DPZV has the highest median at ε = 1, within the spread of "
+            "VAFL with noise on the gradient; at ε = 10 it is two points behind VAFL. With the "
+            "head as printed it is four points above frozen clients at ε = 1. With P and λ "
+            "searched that head equals the SGD head without noise, at 13 times the bytes; with "
+            "noise it is 7 to 9 points behind."
         ),
     ),
     Part(
         "dpzv_epsilons",
         "DPZV journal, Figures 3 and 5 (preprint, Figure 3)",
-        "DPZV is the most accurate at ε ≤ 1 on all data sets; on MNIST and ModelNet40 it loses little as ε falls, the "
-        "others much (Section VII-B). At equal bytes on CIFAR-10 VAFL leads without noise and loses much at ε = 5 and "
-        "1 (Section VII-C).",
+        "DPZV is the most accurate at ε ≤ 1 on all data sets; on MNIST and ModelNet40 it loses "
+        "little as ε falls, the others much (Section VII-B). At equal bytes on CIFAR-10 VAFL leads "
+        "without noise and loses much at ε = 5 and 1 (Section VII-C).",
         "digits_epsilons",
-        "digits in place of the four data sets; step sizes and clips tuned without noise, at ε = 10 (taken for 5 too) "
-        "and at ε = 1 (for 0.5 and 0.1 too).",
+        "digits in place of the four data sets; step sizes and clips tuned without noise, at ε = "
+        "10 (taken for 5 too) and at ε = 1 (for 0.5 and 0.1 too).",
         picture="accuracy_over_epsilon",
         real=("mnist_epsilons", "cifar10_epsilons", "modelnet40_epsilons", "amazon_epsilons"),
         shows=(
-            "In part. At ε = 1 DPZV with the SGD head is ahead, at 0.5 level with VAFL with noise on the gradient, "
-            "and at 0.1 no method is above frozen clients. With the head as printed it is below that VAFL throughout. "
-            "VAFL leads without noise; with noise on embeddings it holds at ε = 5 and loses much at 1."
+            "In part. At ε = 1 DPZV with the SGD head is ahead, at 0.5 level with VAFL with noise "
+            "on the gradient, and at 0.1 no method is above frozen clients. With the head as "
+            "printed it is below that VAFL throughout. VAFL leads without noise; with noise on "
+            "embeddings it holds at ε = 5 and loses much at 1."
         ),
     ),
     Part(
         "dpzv_clips",
         "DPZV journal, Figures 6 and 7 (preprint, Figures 4 and 5)",
-        "Without noise the clip speeds up and steadies training. At ε = 1 all thresholds do alike on MNIST; on "
-        "CIFAR-10 C = 10 is better than 500 (Section VII-D).",
+        "Without noise the clip speeds up and steadies training. At ε = 1 all thresholds do alike "
+        "on MNIST; on CIFAR-10 C = 10 is better than 500 (Section VII-D).",
         "digits_clips",
-        "digits in place of MNIST and CIFAR-10; two step sizes, of which the paper's text says none for these "
-        "figures; accuracy, where Figure 6 has the test loss; C = 1 is ours.",
+        "digits in place of MNIST and CIFAR-10; two step sizes, of which the paper's text says "
+        "none for these figures; accuracy, where Figure 6 has the test loss; C = 1 is ours.",
         real=("mnist_clips", "cifar10_clips"),
         shows=(
-            "In part. Ten times the scenario's step size needs a clip: without one DPZV fails, with C = 1 it learns. "
-            "At the scenario's own, C = 10 does nothing and C = 1 is slower. At ε = 1 C = 100 and 500 fail, and 1 and "
-            "10 end alike with the SGD head. With the head as printed no median is above frozen clients."
+            "In part. Ten times the scenario's step size needs a clip: without one DPZV fails, "
+            "with C = 1 it learns. At the scenario's own, C = 10 does nothing and C = 1 is slower. "
+            "At ε = 1 C = 100 and 500 fail, and 1 and 10 end alike with the SGD head. With the "
+            "head as printed no median is above frozen clients."
         ),
     ),
     Part(
         "reviews",
         "DPZV journal, Figure 3 and Table I, Amazon reviews",
-        "DPZV is ahead of the baselines, above all at ε = 1 and 5 (Section VII-B), and reaches 80 % with the fewest "
-        "bytes (Table I).",
+        "DPZV is ahead of the baselines, above all at ε = 1 and 5 (Section VII-B), and reaches 80 "
+        "% with the fewest bytes (Table I).",
         "reviews_field",
-        "4,000 generated reviews and small transformers in place of Amazon's and BERT; every method's step size "
-        "tuned by one grid, and its clip where noise is added; the choices at ε = 10 lie at the grid's edge. Made "
-        "with `--set model.engine=torch`.",
+        "4,000 generated reviews and small transformers in place of Amazon's and BERT; every "
+        "method's step size tuned by one grid, and its clip where noise is added; the choices at ε "
+        "= 10 lie at the grid's edge. Made with `--set model.engine=torch`.",
         real=("amazon_field", "amazon_epsilons"),
         grids=("amazon_tuned",),
         shows=(
-            "No. DPZV with the SGD head is behind VAFL with noise on the gradient, by 4 points at ε = 1 (within the "
-            "spread; by the area 0.10) and by 15 at ε = 10. Without noise VAFL and VFL-CZOFO are far ahead. With noise "
-            "on embeddings VFL-CZOFO is a few points below at ε = 10 and at chance at 1. With the head as printed DPZV "
-            "is little above frozen clients at ε = 1. VFL-CZOFO needs the fewest bytes to 70 %."
+            "No. DPZV with the SGD head is behind VAFL with noise on the gradient, by 4 points at "
+            "ε = 1 (within the spread; by the area 0.10) and by 15 at ε = 10. Without noise VAFL "
+            "and VFL-CZOFO are far ahead. With noise on embeddings VFL-CZOFO is a few points below "
+            "at ε = 10 and at chance at 1. With the head as printed DPZV is little above frozen "
+            "clients at ε = 1. VFL-CZOFO needs the fewest bytes to 70 %."
         ),
     ),
     Part(
         "mnist5k",
         "DPZV journal, Figure 2 and Table I, on real pictures",
-        "On MNIST DPZV needs the fewest bytes to 90 %, and VAFL twice as many; ZOO-VFL never gets there (Table I).",
+        "On MNIST DPZV needs the fewest bytes to 90 %, and VAFL twice as many; ZOO-VFL never gets "
+        "there (Table I).",
         "mnist5k_field",
-        "5,000 MNIST pictures, the papers' seven clients and network; step sizes as printed, not tuned alike; all "
-        "clients wake at one rate.",
+        "5,000 MNIST pictures, the papers' seven clients and network; step sizes as printed, not "
+        "tuned alike; all clients wake at one rate.",
         real=("mnist_field",),
         shows=(
-            "90 % says little: frozen clients reach it in the median. DPZV with the SGD head ends three points above "
-            "them without noise, level with VAFL, and one point above at ε = 1. With the "
-            "zeroth-order head at its printed step it ends far below. ZOO-VFL as published diverges."
+            "90 % says little: frozen clients reach it in the median. DPZV with the SGD head ends "
+            "three points above them without noise, level with VAFL, and one point above at ε = 1. "
+            "With the zeroth-order head at its printed step it ends far below. ZOO-VFL as "
+            "published diverges."
         ),
     ),
     Part(
         "vafl_delays",
         "VAFL, Figure 2",
-        "Asynchronous and t-synchronous VAFL beside synchronous block SGD, each also with noise N(0, 0.01) on the "
-        "clients' outputs.",
+        "Asynchronous and t-synchronous VAFL beside synchronous block SGD, each also with noise "
+        "N(0, 0.01) on the clients' outputs.",
         "delay_times",
-        "digits in place of MNIST, Fashion-MNIST, CIFAR-10 and Parkinson, one bottom layer as there; the delays of "
-        "Section G.2; each protocol's step size is its quickest on held-back rows.",
+        "digits in place of MNIST, Fashion-MNIST, CIFAR-10 and Parkinson, one bottom layer as "
+        "there; the delays of Section G.2; each protocol's step size is its quickest on held-back "
+        "rows.",
         picture="accuracy_over_seconds",
         real=("mnist_times", "fashion_times", "cifar10_times", "parkinson_times"),
         shows=(
-            "Asynchronous VAFL is the first at 90 and 95 % in time, synchronous in updates; all end about level with "
-            "central SGD. The noise moves no median by more than 0.3 points and proves nothing: no output is clipped."
+            "Asynchronous VAFL is the first at 90 and 95 % in time, synchronous in updates; all "
+            "end about level with central SGD. The noise moves no median by more than 0.3 points "
+            "and proves nothing: no output is clipped."
         ),
     ),
     Part(
         "vafl_mnist5k",
         "VAFL, Figure 2, on real pictures",
-        "VAFL comes about as far as the centralized model (Section 5); dashed curves have noise N(0, 0.01).",
+        "VAFL comes about as far as the centralized model (Section 5); dashed curves have noise "
+        "N(0, 0.01).",
         "mnist5k_times",
         "5,000 MNIST pictures; all protocols with one step size, not tuned alike; t = 3 is ours.",
         picture="accuracy_over_seconds",
         real=("mnist_times", "fashion_times", "cifar10_times", "parkinson_times"),
         shows=(
-            "Yes. All protocols end at about 89 %, above central SGD, whose momentum is 0.9 at the same step size. "
-            "Asynchronous VAFL is the first at 80 and 85 % in time. The noise moves no median by more than 0.3 points."
+            "Yes. All protocols end at about 89 %, above central SGD, whose momentum is 0.9 at the "
+            "same step size. Asynchronous VAFL is the first at 80 and 85 % in time. The noise "
+            "moves no median by more than 0.3 points."
         ),
     ),
     Part(
         "vafl_lstm",
         "VAFL, Figures 4 and 8 (LSTMs)",
-        "Asynchronous and t-synchronous VAFL reach about the centralized model's area under the ROC curve, in less "
-        "time than synchronous (Section 5).",
+        "Asynchronous and t-synchronous VAFL reach about the centralized model's area under the "
+        "ROC curve, in less time than synchronous (Section 5).",
         "lstm_times",
-        "generated series of 12 steps in place of MIMIC-III; the picture is of the accuracy, the areas are those at "
-        "the end; each protocol's step size is the quicker of two to 80 % on held-back rows, so each is at an edge; "
-        "central SGD has momentum 0.9, without which it is the synchronous protocol. Made with "
-        "`--set model.engine=torch`.",
+        "generated series of 12 steps in place of MIMIC-III; the picture is of the accuracy, the "
+        "areas are those at the end; each protocol's step size is the quicker of two to 80 % on "
+        "held-back rows, so each is at an edge; central SGD has momentum 0.9, without which it is "
+        "the synchronous protocol. Made with `--set model.engine=torch`.",
         picture="accuracy_over_seconds",
         real=("lstm_times --set data.source=mimic3 --set data.folder=data/mimic3",),
         shows=(
-            "Yes. All protocols end with an area of 0.99 or more. Median times to 80 %: asynchronous 640 s, "
-            "t-synchronous 767 s, synchronous 3,705 s."
+            "Yes. All protocols end with an area of 0.99 or more. Median times to 80 %: "
+            "asynchronous 640 s, t-synchronous 767 s, synchronous 3,705 s."
         ),
     ),
     Part(
@@ -193,21 +206,22 @@ PARTS = (
     Part(
         "decomfl_ablation",
         "DeComFL, Figure 2",
-        "More perturbations P end higher and matter more than local updates K; DeComFL sends far fewer numbers than "
-        "FedAvg (Section 5).",
+        "More perturbations P end higher and matter more than local updates K; DeComFL sends far "
+        "fewer numbers than FedAvg (Section 5).",
         "digits_ablation",
         "digits and 2,410 parameters in place of MNIST and 28,938; values of K and P are ours.",
         picture="accuracy_over_vector_length",
         real=("mnist_ablation",),
         shows=(
-            "Not the first: at one step size and as many rounds K = 5 and 10 gain much, P above 10 little. DeComFL "
-            "ends below FedAvg."
+            "Not the first: at one step size and as many rounds K = 5 and 10 gain much, P above 10 "
+            "little. DeComFL ends below FedAvg."
         ),
     ),
     Part(
         "decomfl_projection",
         "DeComFL, Figure 4",
-        "Loss differences do better than gradient projection and bear more step sizes (Appendix A.5).",
+        "Loss differences do better than gradient projection and bear more step sizes (Appendix "
+        "A.5).",
         "digits_projection",
         "digits in place of MNIST; step sizes are ours.",
         picture="accuracy_over_vector_length",
@@ -217,42 +231,47 @@ PARTS = (
     Part(
         "decomfl_baselines",
         "DeComFL, Figures 3 and 6",
-        "DeComFL sends far fewer numbers than FedAvg with Top-k, which loses accuracy as k falls (Appendix B.3.2).",
+        "DeComFL sends far fewer numbers than FedAvg with Top-k, which loses accuracy as k falls "
+        "(Appendix B.3.2).",
         "digits_baselines",
-        "digits and 2,410 parameters, where the paper has Fashion-MNIST and 1.2 million; step sizes tuned alike.",
+        "digits and 2,410 parameters, where the paper has Fashion-MNIST and 1.2 million; step "
+        "sizes tuned alike.",
         picture="accuracy_over_vector_length",
         real=("fashion_field",),
         shows=(
-            "The numbers: yes. At the end k = 5 and 1 % are a point or two below 10 %, and all are above DeComFL."
+            "The numbers: yes. At the end k = 5 and 1 % are a point or two below 10 %, and all are "
+            "above DeComFL."
         ),
     ),
     Part(
         "seeds_and_scalars",
         "FeedSign, FZOO and FedKSeed beside DeComFL",
-        "FeedSign loses little by sending one bit in place of a scalar. FZOO needs fewer losses than plain steps. "
-        "FedKSeed's messages do not depend on how long a client was away.",
+        "FeedSign loses little by sending one bit in place of a scalar. FZOO needs fewer losses "
+        "than plain steps. FedKSeed's messages do not depend on how long a client was away.",
         "digits_scalars",
-        "digits, in place of language models; 24 to 26 losses of a client in each round for all. Step sizes are tuned "
-        "alike. FeedSign has a constant step, though its scenario lowers it.",
+        "digits, in place of language models; 24 to 26 losses of a client in each round for all. "
+        "Step sizes are tuned alike. FeedSign has a constant step, though its scenario lowers it.",
         shows=(
-            "The bytes: yes, FeedSign sends 68 times fewer than DeComFL and ends 8 points below. FZOO is level with "
-            "DeComFL. FedKSeed is 5 points below and sends more, as no client is away for long here."
+            "The bytes: yes, FeedSign sends 68 times fewer than DeComFL and ends 8 points below. "
+            "FZOO is level with DeComFL. FedKSeed is 5 points below and sends more, as no client "
+            "is away for long here."
         ),
     ),
     Part(
         "uldp_users",
         "Uldp-FL, Figures 4 to 7",
-        "ULDP-AVG and ULDP-SGD are far better than ULDP-NAIVE, whose accuracy is low, and than ULDP-GROUP, which needs "
-        "much larger ε (Section 5).",
+        "ULDP-AVG and ULDP-SGD are far better than ULDP-NAIVE, whose accuracy is low, and than "
+        "ULDP-GROUP, which needs much larger ε (Section 5).",
         "digits_users_field",
-        "digits, softmax regression, 100 users in 5 silos, in place of the four data sets; every method has the same "
-        "ε, where the paper has the same σ; step sizes tuned alike.",
+        "digits, softmax regression, 100 users in 5 silos, in place of the four data sets; every "
+        "method has the same ε, where the paper has the same σ; step sizes tuned alike.",
         picture="accuracy_over_epsilon",
         real=("creditcard_field", "mnist_users_field", "heart_field", "brca_field"),
         shows=(
-            "Yes. At ε = 3 ULDP-AVG and ULDP-SGD by records reach 86 and 88 %, ULDP-GROUP at most 34 % at its exact ε, "
-            "and ULDP-NAIVE is at chance. ULDP-ZO (ours) is level with ULDP-SGD at a tenth of the bytes. Uniform "
-            "weights cost 10 points at ε = 3 and 36 at ε = 1."
+            "Yes. At ε = 3 ULDP-AVG and ULDP-SGD by records reach 86 and 88 %, ULDP-GROUP at most "
+            "34 % at its exact ε, and ULDP-NAIVE is at chance. ULDP-ZO (ours) is level with "
+            "ULDP-SGD at a tenth of the bytes. Uniform weights cost 10 points at ε = 3 and 36 at ε "
+            "= 1."
         ),
     ),
     Part(
@@ -263,8 +282,8 @@ PARTS = (
         "20,000 generated rows, 1,000 users in 20 silos; ε = .5 for all; step sizes tuned alike.",
         real=("creditcard_1000", "creditcard_weights"),
         shows=(
-            "Yes: 93 % by records, also with counts capped at 8, against 61 % with uniform weights. ULDP-ZO reaches 92 "
-            "% with 16 scalars a round, ULDP-GROUP 44 % at most."
+            "Yes: 93 % by records, also with counts capped at 8, against 61 % with uniform "
+            "weights. ULDP-ZO reaches 92 % with 16 scalars a round, ULDP-GROUP 44 % at most."
         ),
     ),
 )
@@ -273,20 +292,33 @@ PARTS = (
 def main() -> None:
     """Make the parts that are asked for and write the page."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", nargs="+", choices=[p.name for p in PARTS], help="these parts alone")
-    parser.add_argument("--out", type=Path, default=Path("runs/results"), help="folder of the comparisons")
-    parser.add_argument("--page", type=Path, default=PAGE, help="page to write; pictures go beside it")
     parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="for every run; the page says so"
+        "--only", nargs="+", choices=[p.name for p in PARTS], help="these parts alone"
     )
-    parser.add_argument("--runner", default="auto", help="auto, local or ray, as of raydpzv compare")
+    parser.add_argument(
+        "--out", type=Path, default=Path("runs/results"), help="folder of the comparisons"
+    )
+    parser.add_argument(
+        "--page", type=Path, default=PAGE, help="page to write; pictures go beside it"
+    )
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="for every run; the page says so",
+    )
+    parser.add_argument(
+        "--runner", default="auto", help="auto, local or ray, as of raydpzv compare"
+    )
     parser.add_argument("--list", action="store_true", help="say what there is, and leave")
     given = parser.parse_args()
     parts = [p for p in PARTS if given.only is None or p.name in given.only]
     if given.list:
         for part in parts:
             print(
-                f"{part.name:<20} {_took(given.out, part.name):<12} raydpzv compare {part.comparison}: {part.paper}"
+                f"{part.name:<20} {_took(given.out, part.name):<12} raydpzv compare "
+                f"{part.comparison}: {part.paper}"
             )
         return
     console = Console(stderr=True)
@@ -294,7 +326,8 @@ def main() -> None:
     for part in parts:
         comparison = resolved(asked([part.comparison]), given.set)
         console.print(
-            f"{part.name}: raydpzv compare {part.comparison} ({_took(given.out, part.name)})", highlight=False
+            f"{part.name}: raydpzv compare {part.comparison} ({_took(given.out, part.name)})",
+            highlight=False,
         )
         folder, start = given.out / part.name, time.monotonic()
         if not is_comparison(folder):
@@ -319,7 +352,9 @@ def sections_of(path: Path) -> dict[str, str]:
 
 
 def page(sections: list[str], changes: list[str]) -> str:
-    """Return the page of all sections; changes: settings of every run that are not the comparisons' own."""
+    """Return the page of all sections; changes: settings of every run that are not the comparisons'
+    own.
+    """
     changed = (
         f"\nEvery run here with `{' '.join(changes)}`: not the comparisons' own settings.\n"
         if changes
@@ -348,7 +383,12 @@ END = """
 
 
 def _section(
-    part: Part, comparison: Comparison, compared: Compared, folder: Path, page_file: Path, changes: list[str]
+    part: Part,
+    comparison: Comparison,
+    compared: Compared,
+    folder: Path,
+    page_file: Path,
+    changes: list[str],
 ) -> str:
     view = ComparisonView(compared, comparison.targets)
     grid = summary_grid(view)
@@ -368,12 +408,23 @@ def _section(
         to.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(picture, to)
         lines += [f"![Figure]({to.relative_to(page_file.parent)})", ""]
-    lines += [f"- **Claim.** {part.claim}", *([f"- **We saw.** {part.shows}"] if part.shows else [])]
+    lines += [
+        f"- **Claim.** {part.claim}",
+        *([f"- **We saw.** {part.shows}"] if part.shows else []),
+    ]
     lines += [f"- **Command.** `{command}`", ""]
     seeds = ", ".join(map(str, comparison.seeds))
     lines += [f"<details><summary>Table, {_took(folder.parent, part.name)}</summary>", ""]
-    lines += [f"Seeds {seeds}. {part.differs[0].upper()}{part.differs[1:]}{_with_real_data(part)}", ""]
-    lines += [_row(grid.heads), _row(["---"] * len(grid.heads)), *(_row(row) for row in grid.rows), ""]
+    lines += [
+        f"Seeds {seeds}. {part.differs[0].upper()}{part.differs[1:]}{_with_real_data(part)}",
+        "",
+    ]
+    lines += [
+        _row(grid.heads),
+        _row(["---"] * len(grid.heads)),
+        *(_row(row) for row in grid.rows),
+        "",
+    ]
     return "\n".join([*lines, *(f"- {line}" for line in said if line), "", "</details>"]) + "\n"
 
 
@@ -383,7 +434,9 @@ def _with_real_data(part: Part) -> str:
         return ""
     commands = ", ".join(f"`raydpzv compare {name}`" for name in part.real)
     tuned = (
-        f", tuned alike by {', '.join(f'`raydpzv tune {name}`' for name in part.grids)}" if part.grids else ""
+        f", tuned alike by {', '.join(f'`raydpzv tune {name}`' for name in part.grids)}"
+        if part.grids
+        else ""
     )
     return f" With the paper's data: {commands}{tuned}."
 

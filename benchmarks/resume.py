@@ -1,9 +1,11 @@
-"""What it takes to go on with a run that was killed at 90 % of its updates, and what its checkpoints cost.
+"""What it takes to go on with a run that was killed at 90 % of its updates, and what its
+checkpoints cost.
 
-Each method's run goes to its end in this process; the folder is copied when 90 % are done, which is what a kill would
-leave, and the copy is gone on with. CPU seconds of both, from the scenario to the summary: the data are loaded twice,
-the program is not (`--processes` measures `raydpzv run` and `raydpzv resume` as processes, too). A tenth of the work
-has to be done in any case, and what came after the last checkpoint once more.
+Each method's run goes to its end in this process; the folder is copied when 90 % are done, which is
+what a kill would leave, and the copy is gone on with. CPU seconds of both, from the scenario to the
+summary: the data are loaded twice, the program is not (`--processes` measures `raydpzv run` and
+`raydpzv resume` as processes, too). A tenth of the work has to be done in any case, and what came
+after the last checkpoint once more.
 
 Checkpoints: the seconds that the run's summary says they took, of the seconds that it took.
 """
@@ -49,14 +51,23 @@ CASES: dict[str, tuple[str, tuple[str, ...]]] = {
     "uldp_zo": ("digits_users_zo", ("privacy.noise=seeded",)),
 }
 
-ROUNDS = {"decomfl": 20_000, "decomfl, asynchronous": 20_000, "decomfl, add_back": 1000, "uldp_zo": 2000}
+ROUNDS = {
+    "decomfl": 20_000,
+    "decomfl, asynchronous": 20_000,
+    "decomfl, add_back": 1000,
+    "uldp_zo": 2000,
+}
 """Updates of horizontal methods: fewer where a round takes ten milliseconds."""
 _LONG = 5
-"""CPU seconds from which a run is measured once, since little of it is chance; shorter ones five times."""
+"""CPU seconds from which a run is measured once, since little of it is chance; shorter ones five
+times.
+"""
 
 
 def measure(scenario: str, changes: tuple[str, ...], updates: int) -> dict[str, Any]:
-    """Return CPU seconds of the whole run and of going on, and what checkpoints took of the first."""
+    """Return CPU seconds of the whole run and of going on, and what checkpoints took of the
+    first.
+    """
     spec = raydpzv.load(scenario, [*changes, f"budget.updates={updates}"])
     with tempfile.TemporaryDirectory() as name:
         folder, copy = Path(name) / "run", Path(name) / "copy"
@@ -89,8 +100,12 @@ def measure(scenario: str, changes: tuple[str, ...], updates: int) -> dict[str, 
     }
 
 
-def processes(scenario: str, changes: tuple[str, ...], updates: int, repeats: int) -> dict[str, float]:
-    """Return the median CPU seconds of `raydpzv run`, of `resume` of a copy at 90 %, and of `report`."""
+def processes(
+    scenario: str, changes: tuple[str, ...], updates: int, repeats: int
+) -> dict[str, float]:
+    """Return the median CPU seconds of `raydpzv run`, of `resume` of a copy at 90 %, and of
+    `report`.
+    """
     with tempfile.TemporaryDirectory() as name:
         folder, copy = Path(name) / "run", Path(name) / "copy"
         again, resumed = Path(name) / "again", Path(name) / "resumed"
@@ -101,7 +116,9 @@ def processes(scenario: str, changes: tuple[str, ...], updates: int, repeats: in
                 shutil.copytree(folder, copy)
 
         run_local(prepare(spec), RunOptions(folder, progress=look))
-        given = [part for change in (*changes, f"budget.updates={updates}") for part in ("--set", change)]
+        given = [
+            part for change in (*changes, f"budget.updates={updates}") for part in ("--set", change)
+        ]
         found: dict[str, list[float]] = {"run": [], "resume": [], "report": []}
         for turn in range(repeats + 1):  # the first may write byte code
             for left in (again, resumed):
@@ -120,19 +137,29 @@ def processes(scenario: str, changes: tuple[str, ...], updates: int, repeats: in
 
 def _cpu(arguments: list[str]) -> float:
     before = os.times()
-    done = subprocess.run([sys.executable, "-m", "raydpzv", *arguments], capture_output=True, text=True)
-    if done.returncode and "the run diverged" not in done.stderr:  # as dpzv with the noise of 20,000 updates
+    done = subprocess.run(
+        [sys.executable, "-m", "raydpzv", *arguments], capture_output=True, text=True
+    )
+    if (
+        done.returncode and "the run diverged" not in done.stderr
+    ):  # as dpzv with the noise of 20,000 updates
         raise SystemExit(done.stderr)
     after = os.times()
-    return after.children_user + after.children_system - before.children_user - before.children_system
+    return (
+        after.children_user + after.children_system - before.children_user - before.children_system
+    )
 
 
 def main() -> None:
     """Run the benchmark."""
     parser = options(__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--only", choices=CASES, action="append", help="these methods alone")
-    parser.add_argument("--updates", type=int, default=20_000, metavar="N", help="of vertical methods")
-    parser.add_argument("--rounds", type=int, metavar="N", help="of horizontal methods (see `ROUNDS`)")
+    parser.add_argument(
+        "--updates", type=int, default=20_000, metavar="N", help="of vertical methods"
+    )
+    parser.add_argument(
+        "--rounds", type=int, metavar="N", help="of horizontal methods (see `ROUNDS`)"
+    )
     parser.add_argument("--processes", action="store_true", help="also as processes")
     chosen = parser.parse_args()
     before = environment()
@@ -168,7 +195,9 @@ def main() -> None:
             ]
         )
         if chosen.processes:
-            whole = figures[name]["processes"] = processes(scenario, changes, updates, max(repeats, 1))
+            whole = figures[name]["processes"] = processes(
+                scenario, changes, updates, max(repeats, 1)
+            )
             bar = STARTED + AGAIN * whole["run"]
             started.append(
                 [
@@ -190,7 +219,9 @@ def main() -> None:
         "same bits",
     ]
     show("Going on at 90 %", columns, rows)
-    if started:  # imports are the same two or three seconds in both, which no way of going on can save
+    if (
+        started
+    ):  # imports are the same two or three seconds in both, which no way of going on can save
         columns = ["method", "run, CPU s", "resume, CPU s", "report, CPU s", "resume"]
         show("As processes, imports included", columns, started)
     write("resume", {"figures": figures, "environment": before}, chosen.json)

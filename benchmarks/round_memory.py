@@ -18,14 +18,20 @@ TARGET = 0.2
 
 
 def peak(way: Way, case: Case) -> dict[str, int]:
-    """Return the peak of resident memory in two rounds, absolute and above idle; the process must be fresh."""
+    """Return the peak of resident memory in two rounds, absolute and above idle; the process must
+    be fresh.
+    """
     predictable_malloc()
     run_local(small())
     prepared, meter = federation_of(case, 2, way.threads), Resident()
     before = meter.now()
     meter.reset()
     _two_rounds(way, case, prepared)
-    return {"peak_bytes": meter.peak(), "idle_bytes": before, "above_idle_bytes": meter.peak() - before}
+    return {
+        "peak_bytes": meter.peak(),
+        "idle_bytes": before,
+        "above_idle_bytes": meter.peak() - before,
+    }
 
 
 def _two_rounds(way: Way, case: Case, prepared: PreparedHorizontal) -> None:
@@ -45,9 +51,17 @@ def memory(cases: tuple[Case, ...]) -> list[dict[str, Any]]:
         peaks = {way: in_fresh_process(peak, way, case) for way in (WAYS[0], *OURS)}
         published = peaks[WAYS[0]]["above_idle_bytes"]
         for way, measured in peaks.items():
-            share, target = measured["above_idle_bytes"] / published, None if way.published else TARGET
+            share, target = (
+                measured["above_idle_bytes"] / published,
+                None if way.published else TARGET,
+            )
             met = None if target is None else share <= target
-            facts = {"name": f"{case.name}: {way.name}", "share": share, "target": target, "met": met}
+            facts = {
+                "name": f"{case.name}: {way.name}",
+                "share": share,
+                "target": target,
+                "met": met,
+            }
             found.append(facts | measured)
     return found
 
@@ -65,5 +79,12 @@ def print_memory(found: list[dict[str, Any]]) -> None:
         ]
         for f in found
     ]
-    columns = ["model, P: way", "peak above idle MB", "/ published", "target", "absolute MB", "idle MB"]
+    columns = [
+        "model, P: way",
+        "peak above idle MB",
+        "/ published",
+        "target",
+        "absolute MB",
+        "idle MB",
+    ]
     show("Peak memory of two DeComFL rounds", columns, rows)

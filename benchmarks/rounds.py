@@ -16,7 +16,8 @@ from raydpzv.records.callbacks import StatusCallback
 from raydpzv.sim.interfaces import Status
 
 _BETWEEN = 1e-5
-"""Seconds between two looks at a run, for each update that counts: a status after every one is a tenth of a small one.
+"""Seconds between two looks at a run, for each update that counts: a status after every one is a
+tenth of a small one.
 """
 
 
@@ -48,7 +49,9 @@ class Rounds:
         return self._seen[round][0]
 
     def pace(self, warm: int) -> Pace:
-        """Return the mean pace after the first `warm` rounds. Raises RunError if there were no others."""
+        """Return the mean pace after the first `warm` rounds. Raises RunError if there were no
+        others.
+        """
         after = sorted(round for round in self._seen if round >= warm)
         if len(after) < 2:
             raise RunError(
@@ -65,7 +68,9 @@ class Rounds:
 
 
 def update_pace(prepared: Any, warm: int, count: int, folder: Path | None = None) -> Pace:
-    """Return the pace of updates in the local runner after the first `warm`, everything recorded."""
+    """Return the pace of updates in the local runner after the first `warm`, everything
+    recorded.
+    """
     rounds = Rounds()
 
     def look(status: Status) -> None:

@@ -1,22 +1,27 @@
-"""What clients cost who do nothing: rounds of DeComFL with 100 to 100,000 clients, 100 at work; with 10,000,000, 10.
+"""What clients cost who do nothing: rounds of DeComFL with 100 to 100,000 clients, 100 at work;
+with 10,000,000, 10.
 
-Rows of a Gaussian mixture, 10 per client, 16 columns, 4 classes; an mlp with 32 hidden units (676 parameters), one
-local step, P = 10, batches of 32 (here: all 10 rows). One process, one thread, the ledger on disk.
+Rows of a Gaussian mixture, 10 per client, 16 columns, 4 classes; an mlp with 32 hidden units (676
+parameters), one local step, P = 10, batches of 32 (here: all 10 rows). One process, one thread, the
+ledger on disk.
 
 shared        clients are rows of tables around one model: how runs are done
 per_client    a model per client, as the paper has it: the baseline, at 100 and 1,000 clients
-generated     as shared, but a client's rows are made when it works ("synthetic_clients"): 1,000 to 10,000,000 clients
+generated     as shared, but a client's rows are made when it works ("synthetic_clients"): 1,000 to
+10,000,000 clients
 
-Each size and mode is measured in a fresh process; they take turns, and a ratio is the median over the turns of the
-ratios in one turn. Time covers the rounds after the first 10; ratios are of CPU time, which says more on a machine
-shared with others. Memory is resident memory in the last round, free pages given back first; "above idle" is what
-came on top of libraries and compiled kernels. Bytes per idle client are the growth between two sizes per client
-added, with the clients' rows (720 bytes of features and labels each, which a client needs whoever simulates it) and
-without; and, as a second opinion, what the objects hold that know of all clients: the table of rows, arrivals and
+Each size and mode is measured in a fresh process; they take turns, and a ratio is the median over
+the turns of the ratios in one turn. Time covers the rounds after the first 10; ratios are of CPU
+time, which says more on a machine shared with others. Memory is resident memory in the last round,
+free pages given back first; "above idle" is what came on top of libraries and compiled kernels.
+Bytes per idle client are the growth between two sizes per client added, with the clients' rows (720
+bytes of features and labels each, which a client needs whoever simulates it) and without; and, as a
+second opinion, what the objects hold that know of all clients: the table of rows, arrivals and
 links, the server.
 
-Of generated rows: the median round; start-up, from asking for the process to the end of round 1, with all imports and
-compiling; the most memory that was resident at any time (VmHWM), libraries and all.
+Of generated rows: the median round; start-up, from asking for the process to the end of round 1,
+with all imports and compiling; the most memory that was resident at any time (VmHWM), libraries and
+all.
 """
 
 from __future__ import annotations
@@ -50,12 +55,18 @@ WARM, ROUNDS, QUICK_ROUNDS = 10, 40, 10
 ROWS, COLUMNS, CLASSES = 10, 16, 4
 HELD_OUT = 0.02
 MOST_SLOWER, MOST_BYTES = 1.3, 48
-"""Targets: a round with the most clients to one with a thousand (quick: 200), and bytes of an idle client's objects."""
+"""Targets: a round with the most clients to one with a thousand (quick: 200), and bytes of an idle
+client's objects.
+"""
 GENERATED, QUICK_GENERATED = (1_000, 100_000, 1_000_000, 10_000_000), (200, 20_000)
 FEW, GENERATED_WARM, GENERATED_ROUNDS, TESTED = 10, 20, 200, 200
-"""Where rows are generated: clients at work, rounds before and in the measurement, held-out rows."""
+"""Where rows are generated: clients at work, rounds before and in the measurement, held-out
+rows.
+"""
 MOST_PEAK, MOST_STARTUP = 1.2e9, 30
-"""Targets: bytes at the peak and seconds of start-up with the most clients whose rows are generated."""
+"""Targets: bytes at the peak and seconds of start-up with the most clients whose rows are
+generated.
+"""
 SHARED, PER_CLIENT = "shared", "per_client"
 Place = tuple[str, int]
 """Mode and number of clients."""
@@ -86,7 +97,8 @@ def spec_of(
         },
         "budget": {"updates": rounds},
         "evaluate": {"every": 10**9},
-        # rows at the end alone: writers keep buffers, and whether there was a flush would be a matter of the pace
+        # rows at the end alone: writers keep buffers, and whether there was a flush would be a
+        # matter of the pace
         "record": {"flush": 1e9},
     }
     spec = parse(tree, "the benchmark")
@@ -126,7 +138,9 @@ def measure(mode: str, clients: int, cohort: int, rounds: int) -> dict[str, floa
 
 
 def measure_generated(clients: int, rounds: int, asked: float) -> dict[str, float]:
-    """Return the figures of one run with generated rows; the process must be fresh, and was asked for at `asked`."""
+    """Return the figures of one run with generated rows; the process must be fresh, and was asked
+    for at `asked`.
+    """
     done, first_round = Rounds(), 0.0
 
     def look(status: Any) -> None:
@@ -164,18 +178,28 @@ def take_turns(
         for mode, clients in places:
             figures = in_fresh_process(measure, mode, clients, cohort, rounds)
             found[mode, clients].append(figures)
-            print(f"{mode}, {clients}: {figures['seconds_per_round']:.4f} s", file=sys.stderr, flush=True)
+            print(
+                f"{mode}, {clients}: {figures['seconds_per_round']:.4f} s",
+                file=sys.stderr,
+                flush=True,
+            )
     return found
 
 
-def generated_turns(sizes: tuple[int, ...], rounds: int, repeats: int) -> dict[int, list[dict[str, float]]]:
+def generated_turns(
+    sizes: tuple[int, ...], rounds: int, repeats: int
+) -> dict[int, list[dict[str, float]]]:
     """Measure every size with generated rows `repeats` times in turn."""
     found: dict[int, list[dict[str, float]]] = {clients: [] for clients in sizes}
     for _ in range(repeats):
         for clients in sizes:
             figures = in_fresh_process(measure_generated, clients, rounds, time.perf_counter())
             found[clients].append(figures)
-            print(f"generated, {clients}: {figures['seconds_per_round']:.4f} s", file=sys.stderr, flush=True)
+            print(
+                f"generated, {clients}: {figures['seconds_per_round']:.4f} s",
+                file=sys.stderr,
+                flush=True,
+            )
     return found
 
 
@@ -227,11 +251,15 @@ def figures(turns: Mapping[Place, list[dict[str, float]]]) -> list[dict[str, Any
 
 
 def growth(turns: Mapping[Place, list[dict[str, float]]]) -> dict[str, Any]:
-    """Return how time and memory grow with idle clients, from the second size (the first has none) to the last."""
+    """Return how time and memory grow with idle clients, from the second size (the first has none)
+    to the last.
+    """
     sizes = sorted(clients for mode, clients in turns if mode == SHARED)
     few, many = sizes[1], sizes[-1]
     first, last, added = turns[SHARED, few], turns[SHARED, many], many - few
-    seconds = [median([run["cpu_seconds_per_round"] for run in turns[SHARED, size]]) for size in sizes[1:]]
+    seconds = [
+        median([run["cpu_seconds_per_round"] for run in turns[SHARED, size]]) for size in sizes[1:]
+    ]
     slower = _ratio(last, first, "cpu_seconds_per_round")
     with_rows = _growth(first, last, "above_idle_bytes") / added
     without_rows = with_rows - _growth(first, last, "row_bytes") / added
@@ -243,11 +271,16 @@ def growth(turns: Mapping[Place, list[dict[str, float]]]) -> dict[str, Any]:
         "to": many,
         "seconds_ratio": slower,
         "wall_seconds_ratio": _ratio(last, first, "seconds_per_round"),
-        "seconds_factor_per_tenfold": float(10 ** np.polyfit(np.log10(sizes[1:]), np.log10(seconds), 1)[0]),
+        "seconds_factor_per_tenfold": float(
+            10 ** np.polyfit(np.log10(sizes[1:]), np.log10(seconds), 1)[0]
+        ),
         "bytes_per_idle_client_with_rows": with_rows,
         "bytes_per_idle_client": without_rows,
         "bytes_by_construction": by_construction | {"sum": known},
-        "targets": {"seconds_ratio_at_most": MOST_SLOWER, "bytes_per_idle_client_at_most": MOST_BYTES},
+        "targets": {
+            "seconds_ratio_at_most": MOST_SLOWER,
+            "bytes_per_idle_client_at_most": MOST_BYTES,
+        },
         "met": slower <= MOST_SLOWER and round(known) <= MOST_BYTES,
     }
 
@@ -274,7 +307,9 @@ def print_sizes(found: list[dict[str, Any]]) -> None:
             f"{f['resident_bytes'] / 1e6:.0f}",
             f"{f['above_idle_bytes'] / 1e6:.1f}",
             f"{f['row_bytes'] / 1e6:.1f}",
-            "" if math.isnan(f["smaller_than_per_client"]) else f"{f['smaller_than_per_client']:.2f}",
+            ""
+            if math.isnan(f["smaller_than_per_client"])
+            else f"{f['smaller_than_per_client']:.2f}",
             f"{f['ledger_bytes'] / 1000:.1f}",
             f"{f['ledger_bytes_per_update']:.0f}",
         ]
@@ -282,9 +317,7 @@ def print_sizes(found: list[dict[str, Any]]) -> None:
     ]
     columns = ["mode, clients", "ms / round", "CPU ms", "spread", "literal /", "round 1 s"]
     columns += ["resident", "above idle", "rows", "literal /", "ledger kB", "B / update"]
-    title = (
-        "Rounds with many clients: time and memory (MB), also of a model per client (literal), and the ledger"
-    )
+    title = "Rounds with many clients: time and memory (MB), also of a model per client (literal), and the ledger"
     show(title, columns, rows)
 
 
@@ -297,7 +330,11 @@ def print_growth(found: Mapping[str, Any]) -> None:
             f"{found['seconds_ratio']:.2f}",
             verdict(found["seconds_ratio"], MOST_SLOWER, at_most=True),
         ],
-        ["round, per tenfold number of clients (fit)", f"{found['seconds_factor_per_tenfold']:.3f}", ""],
+        [
+            "round, per tenfold number of clients (fit)",
+            f"{found['seconds_factor_per_tenfold']:.3f}",
+            "",
+        ],
         ["bytes per idle client, its rows apart", f"{found['bytes_per_idle_client']:.0f}", ""],
         ["the same with its rows", f"{found['bytes_per_idle_client_with_rows']:.0f}", ""],
         *(
@@ -309,7 +346,11 @@ def print_growth(found: Mapping[str, Any]) -> None:
             for name, size in parts.items()
         ),
     ]
-    show(f"Growth from {found['from']:,} to {found['to']:,} clients", ["what", "figure", "target"], rows)
+    show(
+        f"Growth from {found['from']:,} to {found['to']:,} clients",
+        ["what", "figure", "target"],
+        rows,
+    )
 
 
 def print_generated(found: Mapping[str, Any]) -> None:
@@ -325,7 +366,11 @@ def print_generated(found: Mapping[str, Any]) -> None:
         for f in found["sizes"]
     ]
     columns = ["clients", "ms / round", "CPU ms", "start-up s", "peak MB"]
-    show(f"Rows made when a client works, {FEW} clients in a round (medians of rounds)", columns, rows)
+    show(
+        f"Rows made when a client works, {FEW} clients in a round (medians of rounds)",
+        columns,
+        rows,
+    )
     last = found["sizes"][-1]
     against = [
         ("round, last / first (CPU)", found["seconds_ratio"], MOST_SLOWER),
@@ -333,7 +378,10 @@ def print_generated(found: Mapping[str, Any]) -> None:
         ("peak MB of the last", last["peak_bytes"] / 1e6, MOST_PEAK / 1e6),
         ("start-up s of the last", last["startup_seconds"], MOST_STARTUP),
     ]
-    lines = [[name, f"{value:.4g}", verdict(value, target, at_most=True)] for name, value, target in against]
+    lines = [
+        [name, f"{value:.4g}", verdict(value, target, at_most=True)]
+        for name, value, target in against
+    ]
     show(f"The last size, {last['clients']:,} clients", ["what", "figure", "target"], lines)
 
 

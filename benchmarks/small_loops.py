@@ -1,7 +1,8 @@
-"""Vertical methods as loops written for the purpose: torch as one would write it, and numpy with gradients by hand.
+"""Vertical methods as loops written for the purpose: torch as one would write it, and numpy with
+gradients by hand.
 
-Nothing is recorded, kept or accounted for, and no message is made: the least work that trains the same models. Every
-step serves one client's batch with the others' newest embeddings.
+Nothing is recorded, kept or accounted for, and no message is made: the least work that trains the
+same models. Every step serves one client's batch with the others' newest embeddings.
 """
 
 # M clients, D rows, B batch, E embedding width, K classes
@@ -21,7 +22,9 @@ from raydpzv.experiment.vertical import PreparedVertical
 
 
 class Parties:
-    """What both loops share: the scenario's numbers, rows shuffled by epoch, and clients in turn."""
+    """What both loops share: the scenario's numbers, rows shuffled by epoch, and clients in
+    turn.
+    """
 
     def __init__(self, experiment: PreparedVertical) -> None:
         spec = experiment.spec
@@ -37,7 +40,10 @@ class Parties:
         """Return the client's next batch."""
         if len(self.orders[client]) < self.batch:
             self.orders[client] = self.random.permutation(len(self.y))
-        ids, self.orders[client] = self.orders[client][: self.batch], self.orders[client][self.batch :]
+        ids, self.orders[client] = (
+            self.orders[client][: self.batch],
+            self.orders[client][self.batch :],
+        )
         return ids
 
     def updates(self) -> Iterator[None]:
@@ -69,13 +75,17 @@ class TorchParties(Parties):
         self.of_bottoms = [
             torch.optim.SGD(b.parameters(), getattr(how, "lr", 0.1), momentum) for b in self.bottoms
         ]
-        self.velocity = [torch.zeros_like(parameters_to_vector(b.parameters())) for b in self.bottoms]
+        self.velocity = [
+            torch.zeros_like(parameters_to_vector(b.parameters())) for b in self.bottoms
+        ]
 
     def losses(self, ids: np.ndarray, client: int, values: torch.Tensor) -> torch.Tensor:
         """Return every row's loss with these embeddings of one client, [B]."""
         inputs = self.table[ids]
         inputs[:, client] = values
-        return functional.cross_entropy(self.head(inputs.flatten(1)), self.labels[ids], reduction="none")
+        return functional.cross_entropy(
+            self.head(inputs.flatten(1)), self.labels[ids], reduction="none"
+        )
 
     def train_head(self, ids: np.ndarray) -> None:
         """Take the head's step on the table's rows."""
@@ -96,7 +106,9 @@ class TorchParties(Parties):
     def descend(self, client: int, flat: torch.Tensor, along: torch.Tensor) -> None:
         """Take a zeroth-order step."""
         self.velocity[client].mul_(self.method.momentum).add_(along)
-        vector_to_parameters(flat - self.method.lr * self.velocity[client], self.bottoms[client].parameters())
+        vector_to_parameters(
+            flat - self.method.lr * self.velocity[client], self.bottoms[client].parameters()
+        )
 
     @torch.no_grad()
     def step_dpzv(self, client: int, ids: np.ndarray) -> None:
@@ -107,7 +119,9 @@ class TorchParties(Parties):
         minus = self.embed_at(client, x, flat - radius * u)
         slopes = (self.losses(ids, client, plus) - self.losses(ids, client, minus)) / (2 * radius)
         limit = self.noise.clip or math.inf
-        scalar = float(slopes.clamp(-limit, limit).mean()) + self.noise.sigma * float(torch.randn(()))
+        scalar = float(slopes.clamp(-limit, limit).mean()) + self.noise.sigma * float(
+            torch.randn(())
+        )
         self.table[ids, client] = (plus + minus) / 2
         with torch.enable_grad():
             self.train_head(ids)
@@ -120,7 +134,10 @@ class TorchParties(Parties):
         flat, u = parameters_to_vector(self.bottoms[client].parameters()), self.direction(client)
         here = self.bottoms[client](x)
         ahead = self.embed_at(client, x, flat + radius * u)
-        scalar = float((self.losses(ids, client, ahead) - self.losses(ids, client, here)).mean()) / radius
+        scalar = (
+            float((self.losses(ids, client, ahead) - self.losses(ids, client, here)).mean())
+            / radius
+        )
         self.table[ids, client] = here
         with torch.enable_grad():
             self.train_head(ids)
@@ -154,7 +171,9 @@ class TorchParties(Parties):
                 v = functional.normalize(torch.randn_like(values), dim=1)
                 gradient += (self.losses(ids, client, values + radius * v) - base)[:, None] * v
         self.train_head(ids)
-        self.step_bottom(client, embedded, gradient * (values.shape[1] / (radius * count * len(ids))))
+        self.step_bottom(
+            client, embedded, gradient * (values.shape[1] / (radius * count * len(ids)))
+        )
 
     def step_frozen(self, client: int, ids: np.ndarray) -> None:
         """One update of the frozen control."""
@@ -164,7 +183,8 @@ class TorchParties(Parties):
 
 
 class TwoLayers:
-    """Linear, ReLU, linear in numpy, its parameters one vector; what is as large as a batch or a model is reused.
+    """Linear, ReLU, linear in numpy, its parameters one vector; what is as large as a batch or a
+    model is reused.
 
     moved, u: room for perturbed parameters and a direction.
     """
@@ -172,7 +192,10 @@ class TwoLayers:
     def __init__(self, inputs: int, hidden: int, outputs: int, random: np.random.Generator) -> None:
         self.shapes = ((hidden, inputs), (hidden,), (outputs, hidden), (outputs,))
         bounds = (inputs, inputs, hidden, hidden)
-        drawn = [random.uniform(-1, 1, s) / math.sqrt(n) for s, n in zip(self.shapes, bounds, strict=True)]
+        drawn = [
+            random.uniform(-1, 1, s) / math.sqrt(n)
+            for s, n in zip(self.shapes, bounds, strict=True)
+        ]
         self.flat = np.concatenate([d.ravel() for d in drawn]).astype(np.float32)
         self.velocity = np.zeros_like(self.flat)
         self.moved, self.u, self.gradient, self.spare = (np.empty_like(self.flat) for _ in range(4))
@@ -184,7 +207,9 @@ class TwoLayers:
     def parts(self, flat: np.ndarray) -> list[np.ndarray]:
         """Return the vector's weights and biases as views."""
         ends = np.cumsum([math.prod(s) for s in self.shapes])
-        return [part.reshape(s) for part, s in zip(np.split(flat, ends[:-1]), self.shapes, strict=True)]
+        return [
+            part.reshape(s) for part, s in zip(np.split(flat, ends[:-1]), self.shapes, strict=True)
+        ]
 
     def forward(self, x: np.ndarray, *, moved: bool = False) -> tuple[np.ndarray, np.ndarray]:
         """Return hidden units [B, H], until the next call, and outputs."""
@@ -204,7 +229,9 @@ class TwoLayers:
         self.moved += self.flat
         return self.forward(x, moved=True)[1]
 
-    def backward(self, x: np.ndarray, hidden: np.ndarray, delta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def backward(
+        self, x: np.ndarray, hidden: np.ndarray, delta: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Return the gradient of the parameters, until the next call, and of the inputs."""
         w1, _, w2, _ = self.own
         of_w1, of_b1, of_w2, of_b2 = self.of_gradient
@@ -239,7 +266,9 @@ class NumpyParties(Parties):
         super().__init__(experiment)
         width, hidden = self.model.embedding, self.model.hidden[0]
         self.bottoms = [TwoLayers(x.shape[1], hidden, width, self.random) for x in self.x]
-        self.head = TwoLayers(self.clients * width, self.model.head_widths[0], self.classes, self.random)
+        self.head = TwoLayers(
+            self.clients * width, self.model.head_widths[0], self.classes, self.random
+        )
         self.table = np.zeros((len(self.y), self.clients, width), np.float32)
 
     def inputs(self, ids: np.ndarray, client: int, values: np.ndarray) -> np.ndarray:
@@ -267,19 +296,29 @@ class NumpyParties(Parties):
 
     def step_dpzv(self, client: int, ids: np.ndarray) -> None:
         """One update of DPZV."""
-        bottom, x, radius = self.bottoms[client], self.x[client][ids], np.float32(self.method.smoothing)
+        bottom, x, radius = (
+            self.bottoms[client],
+            self.x[client][ids],
+            np.float32(self.method.smoothing),
+        )
         bottom.draw(self.random)
         plus, minus = (bottom.forward_along(x, sign * radius) for sign in (1, -1))
         slopes = (self.losses(ids, client, plus) - self.losses(ids, client, minus)) / (2 * radius)
         limit = self.noise.clip or math.inf
-        scalar = np.clip(slopes, -limit, limit).mean() + self.noise.sigma * self.random.standard_normal()
+        scalar = (
+            np.clip(slopes, -limit, limit).mean() + self.noise.sigma * self.random.standard_normal()
+        )
         self.table[ids, client] = (plus + minus) / 2
         self.train_head(ids)
         bottom.descend_along(scalar, self.method.lr, self.method.momentum)
 
     def step_zoo_vfl(self, client: int, ids: np.ndarray) -> None:
         """One update of ZOO-VFL."""
-        bottom, x, radius = self.bottoms[client], self.x[client][ids], np.float32(self.method.smoothing)
+        bottom, x, radius = (
+            self.bottoms[client],
+            self.x[client][ids],
+            np.float32(self.method.smoothing),
+        )
         bottom.draw(self.random)
         here, ahead = bottom.forward(x)[1], bottom.forward_along(x, radius)
         scalar = (self.losses(ids, client, ahead) - self.losses(ids, client, here)).mean() / radius
@@ -293,14 +332,22 @@ class NumpyParties(Parties):
         hidden, self.table[ids, client] = bottom.forward(x)
         self.step_bottom(client, x, hidden, self.train_head(ids)[:, client])
 
-    def step_bottom(self, client: int, x: np.ndarray, hidden: np.ndarray, gradient: np.ndarray) -> None:
+    def step_bottom(
+        self, client: int, x: np.ndarray, hidden: np.ndarray, gradient: np.ndarray
+    ) -> None:
         """Backpropagate a gradient of the embeddings."""
         bottom = self.bottoms[client]
-        bottom.descend(bottom.backward(x, hidden, gradient)[0], self.method.lr, self.method.momentum)
+        bottom.descend(
+            bottom.backward(x, hidden, gradient)[0], self.method.lr, self.method.momentum
+        )
 
     def step_czofo(self, client: int, ids: np.ndarray) -> None:
         """One update of VFL-CZOFO by rows."""
-        x, count, radius = self.x[client][ids], self.method.perturbations, np.float32(self.method.smoothing)
+        x, count, radius = (
+            self.x[client][ids],
+            self.method.perturbations,
+            np.float32(self.method.smoothing),
+        )
         hidden, values = self.bottoms[client].forward(x)
         self.table[ids, client] = values
         base, gradient = self.losses(ids, client, values), np.zeros_like(values)

@@ -1,19 +1,22 @@
-"""CPU microseconds of one update of small models: the runner with either engine, and loops without one.
+"""CPU microseconds of one update of small models: the runner with either engine, and loops without
+one.
 
 torch engine        the local runner with model.engine = "torch"
-torch loop          an ordinary loop over torch modules, autograd and torch.optim, written for the method alone
-numpy loop          the same in numpy, gradients by hand
+torch loop          an ordinary loop over torch modules, autograd and torch.optim, written for the
+method alone numpy loop          the same in numpy, gradients by hand
 compiled            the local runner with model.engine = "compiled", everything recorded
 compiled, no ages   the same with record.staleness = false
 compiled, roles     the method's roles called in turn: no clock, no rows, no ledger, no account
 
-The problem is that of the scenario digits_dpzv: 4 clients, batches of 64; DPZV with its clip and noise, the others
-without noise. Loops keep no rows and no ledger and draw rows and directions from a sequential generator. A figure is
-CPU time from the 200th update on (the 20th with --quick), one thread: the median of the turns that the ways take. A
-ratio is the median over the turns of both times in one turn.
+The problem is that of the scenario digits_dpzv: 4 clients, batches of 64; DPZV with its clip and
+noise, the others without noise. Loops keep no rows and no ledger and draw rows and directions from
+a sequential generator. A figure is CPU time from the 200th update on (the 20th with --quick), one
+thread: the median of the turns that the ways take. A ratio is the median over the turns of both
+times in one turn.
 
-Horizontal methods: a round of the scenario digits_decomfl (P = 25, K = 1, 10 clients of 100, batches of 32, 2,410
-parameters) under either engine, everything recorded; FedAvg takes 5 local steps.
+Horizontal methods: a round of the scenario digits_decomfl (P = 25, K = 1, 10 clients of 100,
+batches of 32, 2,410 parameters) under either engine, everything recorded; FedAvg takes 5 local
+steps.
 """
 
 from __future__ import annotations
@@ -137,7 +140,9 @@ def round_of(engine: str, overrides: tuple[str, ...], warm: int, count: int) -> 
 
 
 def measure_rounds(repeats: int, warm: int, count: int) -> dict[str, dict[str, float]]:
-    """Return microseconds of a round by method and engine: the engines take turns, the smallest figure counts."""
+    """Return microseconds of a round by method and engine: the engines take turns, the smallest
+    figure counts.
+    """
     return {
         name: {
             engine: min(turns)
@@ -171,10 +176,18 @@ def main() -> int:
             for name, us in figures[method].items():
                 torch, numpy = ratio(found, "torch loop", name), ratio(found, "numpy loop", name)
                 met = verdict(numpy, bar if name == "compiled" else None)
-                cells = (f"{us:.0f}", f"{torch:.2f}", verdict(torch, LEAST.get(name)), f"{numpy:.2f}", met)
+                cells = (
+                    f"{us:.0f}",
+                    f"{torch:.2f}",
+                    verdict(torch, LEAST.get(name)),
+                    f"{numpy:.2f}",
+                    met,
+                )
                 rows.append((name, *cells))
             columns = ("way", "µs", "/ torch loop", "target", "/ numpy loop", "target")
-            show(f"{method}: one update, and updates per CPU second against the loops", columns, rows)
+            show(
+                f"{method}: one update, and updates per CPU second against the loops", columns, rows
+            )
         rounds = measure_rounds(repeats, warm // 4, count // 4)
     rows = [
         (name, *(f"{us:.0f}" for us in of.values()), f"{of['torch'] / of['compiled']:.1f}")

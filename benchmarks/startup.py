@@ -1,10 +1,12 @@
-"""How long a user waits: CPU seconds of short commands, and a wall-clock run's first answers with nothing compiled.
+"""How long a user waits: CPU seconds of short commands, and a wall-clock run's first answers with
+nothing compiled.
 
-Commands are run as `python -m scenarios ...`, in turn with `python -c pass`, each in a process of its own whose CPU
-seconds (user and system, with its children's) are taken when it ends. The run is digits_dpzv on Ray under the wall
-clock, 10 epochs a second and client, with an empty NUMBA_CACHE_DIR. An answer's time is from the client's waking to the
-answer applied; a delay counts the updates between a client's upload and its answer's use. How old cached embeddings
-get follows from the batches (every row once an epoch), hardly from the machine: no target.
+Commands are run as `python -m scenarios ...`, in turn with `python -c pass`, each in a process of
+its own whose CPU seconds (user and system, with its children's) are taken when it ends. The run is
+digits_dpzv on Ray under the wall clock, 10 epochs a second and client, with an empty
+NUMBA_CACHE_DIR. An answer's time is from the client's waking to the answer applied; a delay counts
+the updates between a client's upload and its answer's use. How old cached embeddings get follows
+from the batches (every row once an epoch), hardly from the machine: no target.
 """
 
 from __future__ import annotations
@@ -32,14 +34,23 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "raydpzv list": ("-m", "scenarios", "list"),
     "raydpzv privacy digits_dpzv": ("-m", "scenarios", "privacy", "digits_dpzv"),
     "raydpzv run, 2,000 updates": (
-        *("-m", "scenarios", "run", "digits_dpzv", "--set", "budget.updates=2000", "--out", "OUT"),
+        "-m",
+        "scenarios",
+        "run",
+        "digits_dpzv",
+        "--set",
+        "budget.updates=2000",
+        "--out",
+        "OUT",
     ),
     "raydpzv report": ("-m", "scenarios", "report", "OUT"),
     "a process of Ray": ("-c", "import ray"),
     "a client actor": ("-c", _ACTOR.format("client")),
     "the server actor": ("-c", _ACTOR.format("server")),
 }
-"""What is measured, OUT being a new folder in each turn; an actor's imports are those before its role is made."""
+"""What is measured, OUT being a new folder in each turn; an actor's imports are those before its
+role is made.
+"""
 CPU_TARGETS = {
     "raydpzv --help": 0.5,
     "raydpzv list": 0.8,
@@ -49,8 +60,16 @@ CPU_TARGETS = {
 }
 """CPU seconds at most."""
 RUN = (
-    *("run", "digits_dpzv", "--runner", "ray"),
-    *("--set", "clock.kind=wall", "--set", "arrivals.rate=10", "--set", "evaluate.every=200"),
+    "run",
+    "digits_dpzv",
+    "--runner",
+    "ray",
+    "--set",
+    "clock.kind=wall",
+    "--set",
+    "arrivals.rate=10",
+    "--set",
+    "evaluate.every=200",
 )
 UPDATES = 2000
 RUN_TARGETS = {"slowest first answer, ms": 100.0, "late share": 0.08, "largest delay, rounds": 80.0}
@@ -69,7 +88,9 @@ def cpu_seconds(arguments: Sequence[str]) -> float:
 
 
 def commands(repeats: int) -> dict[str, list[float]]:
-    """Measure every command `repeats` times, in turn; the first turn, which may write byte code, does not count."""
+    """Measure every command `repeats` times, in turn; the first turn, which may write byte code,
+    does not count.
+    """
     found: dict[str, list[float]] = {name: [] for name in COMMANDS}
     with tempfile.TemporaryDirectory() as folder:
         for turn in range(repeats + 1):
@@ -87,7 +108,16 @@ def first_answers(updates: int) -> dict[str, Any]:
         out, cache = Path(folder) / "run", Path(folder) / "kernels"
         load = os.getloadavg()[0]
         subprocess.run(
-            [sys.executable, "-m", "scenarios", *RUN, "--set", f"budget.updates={updates}", "--out", out],
+            [
+                sys.executable,
+                "-m",
+                "scenarios",
+                *RUN,
+                "--set",
+                f"budget.updates={updates}",
+                "--out",
+                out,
+            ],
             cwd=ROOT,
             env={**os.environ, "NUMBA_CACHE_DIR": str(cache)},
             stdout=subprocess.DEVNULL,
@@ -154,9 +184,13 @@ def main() -> None:
     _print_commands(seconds)
     result: dict[str, Any] = {"cpu_seconds": seconds, "targets": {**CPU_TARGETS, **RUN_TARGETS}}
     if not chosen.no_ray:
-        runs = [first_answers(200 if chosen.quick else UPDATES) for _ in range(1 if chosen.quick else 3)]
+        runs = [
+            first_answers(200 if chosen.quick else UPDATES) for _ in range(1 if chosen.quick else 3)
+        ]
         result |= {"demo": runs, "demo_medians": _print_runs(runs)}
-    write("startup", result | {"environment": before, "environment_after": environment()}, chosen.json)
+    write(
+        "startup", result | {"environment": before, "environment_after": environment()}, chosen.json
+    )
 
 
 if __name__ == "__main__":

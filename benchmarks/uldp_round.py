@@ -1,14 +1,16 @@
 """CPU seconds of the local work of ULDP-AVG: a model per user in a loop, and by this program.
 
-About 700 pairs of a user and a silo, 24,584 records of 30 features of noise, an mlp 30-30-2, 10 steps on all records of
-a pair. One thread.
+About 700 pairs of a user and a silo, 24,584 records of 30 features of noise, an mlp 30-30-2, 10
+steps on all records of a pair. One thread.
 
-published   as the paper's Algorithm 3 reads: for each user of each silo a copy of the model, torch.optim.SGD on
+published   as the paper's Algorithm 3 reads: for each user of each silo a copy of the model,
+torch.optim.SGD on
             cross_entropy, the difference clipped and added with its weight
-raydpzv     the silos' roles, all users of a silo in one call; clipped to whole numbers and summed; no noise
+raydpzv     the silos' roles, all users of a silo in one call; clipped to whole numbers and summed;
+no noise
 
-The ways take turns in one process, and a ratio is the median over the turns. Checked first: both give the same sum, up
-to rounding.
+The ways take turns in one process, and a ratio is the median over the turns. Checked first: both
+give the same sum, up to rounding.
 """
 
 from __future__ import annotations
@@ -66,7 +68,9 @@ class Problem:
 
     def __init__(self, case: Case) -> None:
         generator = (_KEY / "records").generator()
-        self.x = torch.from_numpy(generator.standard_normal((case.rows, FEATURES), dtype=np.float32))
+        self.x = torch.from_numpy(
+            generator.standard_normal((case.rows, FEATURES), dtype=np.float32)
+        )
         self.y = torch.from_numpy(generator.integers(0, CLASSES, case.rows))
         self.parts: UserParts = share_users(
             Known(self.y.numpy()), SILOS, UsersSection(count=case.users), _KEY
@@ -109,7 +113,9 @@ def ours(problem: Problem) -> np.ndarray:
     """Return the same by the silos' roles."""
     noise = UserNoiseParts(UserRelease(CLIP, 16, 0.0), problem.parts.users, _KEY, _KEY)
     config = UldpAvgConfig(lr=LR, local_epochs=STEPS, batch=10**9)
-    group = TrainingSilos(ClientGroupParts([problem.objective], problem.parts, _KEY, users=noise), config)
+    group = TrainingSilos(
+        ClientGroupParts([problem.objective], problem.parts, _KEY, users=noise), config
+    )
     body = Weights(problem.start.numpy())
     uploads = group.process([Order(silo, body, 1) for silo in range(SILOS)])
     sums = [upload.body.values for upload in uploads if isinstance(upload.body, UserSum)]
@@ -122,8 +128,8 @@ def check_sums(problem: Problem) -> None:
     gap = float(np.abs(one - other).max())
     if not gap <= _CLOSE * float(np.abs(one).max()):
         raise RunError(
-            f"the sums of both ways differ by {gap}, of at most {np.abs(one).max()}: they do not compute the same, and "
-            "their pace compares nothing"
+            f"the sums of both ways differ by {gap}, of at most {np.abs(one).max()}: they do not "
+            "compute the same, and their pace compares nothing"
         )
 
 
@@ -162,7 +168,14 @@ def main() -> None:
         f"{found['spread']:.0%}",
         verdict(found["times_faster"], TARGET),
     ]
-    columns = ["pairs", "a model per user, CPU s", "raydpzv, CPU s", "times faster", "spread", "target"]
+    columns = [
+        "pairs",
+        "a model per user, CPU s",
+        "raydpzv, CPU s",
+        "times faster",
+        "spread",
+        "target",
+    ]
     show("Local work of a round of ULDP-AVG", columns, [row])
     write(
         "uldp_round",

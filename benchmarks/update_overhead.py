@@ -1,23 +1,26 @@
 """Microseconds of CPU per update of a vertical run beside its mathematics, piece by piece.
 
-The run is the digits scenario under the virtual clock in this process, with roles whose mathematics is left out: a
-client draws its batch and sends embeddings that are always the same, the server answers with a scalar that is always
-the same, under a receipt. All else is the program's own. The baseline is a bare loop over the same roles; every line
-adds one piece to the line before, and its figure is the difference between the two:
+The run is the digits scenario under the virtual clock in this process, with roles whose mathematics
+is left out: a client draws its batch and sends embeddings that are always the same, the server
+answers with a scalar that is always the same, under a receipt. All else is the program's own. The
+baseline is a bare loop over the same roles; every line adds one piece to the line before, and its
+figure is the difference between the two:
 
 loop        virtual clock, server loop, budget; nothing is kept
-rows        messages, services and releases as rows: taken down, made into tables, written as Parquet
-privacy     the account of every record's participations, and both epsilons of every release row
-ledger      one (seed, scalar) pair an update, in a folder, chained, written before the answer leaves
-ages        how old the cached embeddings are that an update reads: all that record.staleness = false records
-staleness   a row for each of the other clients with these ages: everything recorded
+rows        messages, services and releases as rows: taken down, made into tables, written as
+Parquet privacy     the account of every record's participations, and both epsilons of every release
+row ledger      one (seed, scalar) pair an update, in a folder, chained, written before the answer
+leaves ages        how old the cached embeddings are that an update reads: all that record.staleness
+= false records staleness   a row for each of the other clients with these ages: everything recorded
 progress    beyond that: a callback is told after every update where the run stands
 
-The target is of the machine on which an update of the ordinary torch loop (`small_models.py`) took 1,180 µs at best, so
-that loop takes turns with the lines, and what everything recorded costs is given as a share of it as well.
+The target is of the machine on which an update of the ordinary torch loop (`small_models.py`) took
+1,180 µs at best, so that loop takes turns with the lines, and what everything recorded costs is
+given as a share of it as well.
 
-The lines take turns, so that a slow minute hits all of them. The figures are each line's least over the turns, since on
-a machine shared with others the CPU time of the same work doubles for seconds; medians stand beside them.
+The lines take turns, so that a slow minute hits all of them. The figures are each line's least over
+the turns, since on a machine shared with others the CPU time of the same work doubles for seconds;
+medians stand beside them.
 """
 
 from __future__ import annotations
@@ -54,7 +57,9 @@ from raydpzv.wire.messages import PerturbedEmbeddings, Slopes, Start
 SCENARIO = Path(__file__).parents[1] / "scenarios" / "digits_dpzv.toml"
 UPDATES, QUICK = 2000, 300
 TARGET = 60.0
-"""Microseconds per update that everything recorded may take, where an update of the torch loop takes `LOOP`."""
+"""Microseconds per update that everything recorded may take, where an update of the torch loop
+takes `LOOP`.
+"""
 LOOP = 1180.0
 
 
@@ -69,11 +74,15 @@ class Client:
         """Send the next batch."""
         ids = self._batches.draw(self._step)
         self._step += 1
-        return Upload(self._client, self._step - 1, PerturbedEmbeddings(ids, self._values, self._values))
+        return Upload(
+            self._client, self._step - 1, PerturbedEmbeddings(ids, self._values, self._values)
+        )
 
 
 class Server:
-    """A server without mathematics: one release an upload, and, if asked for, the ages of what it would read."""
+    """A server without mathematics: one release an upload, and, if asked for, the ages of what it
+    would read.
+    """
 
     answers = True
 
@@ -138,7 +147,9 @@ LINES = {
     "ledger": Pieces(rows=True, privacy=True, ledger=True),
     "ages": Pieces(rows=True, privacy=True, ledger=True, ages=True),
     "staleness": Pieces(rows=True, privacy=True, ledger=True, ages=True, staleness=True),
-    "progress": Pieces(rows=True, privacy=True, ledger=True, ages=True, staleness=True, progress=True),
+    "progress": Pieces(
+        rows=True, privacy=True, ledger=True, ages=True, staleness=True, progress=True
+    ),
 }
 """Each line and what it does: one piece more than the line before."""
 
@@ -152,7 +163,11 @@ def roles(experiment: PreparedVertical, *, ages: bool) -> tuple[Server, list[Cli
     """Return fresh roles without mathematics."""
     spec, rows = experiment.spec, len(experiment.server.y_train)
     clients = [
-        Client(m, Batches(spec.method.batches, spec.method.batch, rows, Key(0) / m), spec.model.embedding)
+        Client(
+            m,
+            Batches(spec.method.batches, spec.method.batch, rows, Key(0) / m),
+            spec.model.embedding,
+        )
         for m in range(spec.split.clients)
     ]
     return Server(experiment, ages=ages), clients
@@ -162,7 +177,9 @@ def bare(experiment: PreparedVertical, updates: int) -> float:
     """Return the CPU seconds of a bare loop over the roles, client after client."""
     server, clients = roles(experiment, ages=False)
     start = time.thread_time()
-    uploads = {order.client: clients[order.client].process(order) for order in server.first_orders()}
+    uploads = {
+        order.client: clients[order.client].process(order) for order in server.first_orders()
+    }
     for update in range(updates):
         for order in server.receive(uploads[update % len(clients)]):
             uploads[order.client] = clients[order.client].process(order)
@@ -191,7 +208,9 @@ def run(experiment: PreparedVertical, updates: int, pieces: Pieces) -> float:
                 LocalExecutor(clients),
                 experiment.timing,
                 Scoring(lambda: Metrics(0.5, 1.0, 0.1), experiment.spec.evaluate.every),
-                LoopHooks(tick=lambda: seen.append(loop.status().updates)) if pieces.progress else None,
+                LoopHooks(tick=lambda: seen.append(loop.status().updates))
+                if pieces.progress
+                else None,
             )
             start = time.thread_time()
             virtual.run()
@@ -200,7 +219,9 @@ def run(experiment: PreparedVertical, updates: int, pieces: Pieces) -> float:
 
 
 def measure(updates: int, repeats: int) -> dict[str, list[float]]:
-    """Return microseconds per update by line, one figure a turn; "bare" is the baseline, "torch" the torch loop."""
+    """Return microseconds per update by line, one figure a turn; "bare" is the baseline, "torch"
+    the torch loop.
+    """
     experiment, found = prepared(), {name: [] for name in ("torch", "bare", *LINES)}
     warm, count = updates // 20, updates // 5
     with one_thread("torch"):
@@ -215,7 +236,9 @@ def measure(updates: int, repeats: int) -> dict[str, list[float]]:
 
 
 def figures(found: dict[str, list[float]]) -> list[dict[str, Any]]:
-    """Return one entry per line: what it adds to the line before and what it is beyond the bare loop."""
+    """Return one entry per line: what it adds to the line before and what it is beyond the bare
+    loop.
+    """
     least, entries, before = {name: min(turns) for name, turns in found.items()}, [], "bare"
     for name in LINES:
         beyond = least[name] - least["bare"]
@@ -261,12 +284,20 @@ def main() -> None:
             for e in entries
         ],
     )
-    loop, everything = min(found["torch"]), entries[list(LINES).index("staleness")]["us_beyond_bare"]
-    print(
-        f"the torch loop: {loop:.0f} us an update; everything recorded is {everything / loop:.1%} of it, the target "
-        f"{TARGET / LOOP:.1%} of {LOOP:.0f} us"
+    loop, everything = (
+        min(found["torch"]),
+        entries[list(LINES).index("staleness")]["us_beyond_bare"],
     )
-    result = {"updates": updates, "bare_us": min(found["bare"]), "torch_loop_us": loop, "lines": entries}
+    print(
+        f"the torch loop: {loop:.0f} us an update; everything recorded is {everything / loop:.1%} "
+        f"of it, the target {TARGET / LOOP:.1%} of {LOOP:.0f} us"
+    )
+    result = {
+        "updates": updates,
+        "bare_us": min(found["bare"]),
+        "torch_loop_us": loop,
+        "lines": entries,
+    }
     write("update_overhead", result | {"environment": before}, chosen.json)
 
 

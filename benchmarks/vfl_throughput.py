@@ -1,17 +1,20 @@
 """Updates per second of one DPZV run by several ways to run it, for three amounts of client work.
 
-bare              the roles' `process` and `receive` called in the run's order: no server loop, no events, no rows, no
-                  privacy account; the least one could write by hand for the same bits (checked at the start)
+bare              the roles' `process` and `receive` called in the run's order: no server loop, no
+events, no rows, no
+                  privacy account; the least one could write by hand for the same bits (checked at
+                  the start)
 LocalExecutor         `raydpzv.experiment.runner.run_local` in this process
-Ray               virtual clock, one actor per client; also with one actor for all clients, and with none
-Ray, wall clock   at a rate of arrivals that keeps every client busy
+Ray               virtual clock, one actor per client; also with one actor for all clients, and with
+none Ray, wall clock   at a rate of arrivals that keeps every client busy
 
-The run is the digits scenario with 7 clients (batch 64), with no evaluations but the first and the last: they
-would cost every way the same. Client work beyond the method's own is a fixed amount of numpy work before every
-upload, given in CPU milliseconds (see `busy`). A figure covers the steady state, from the first look after the
-warm-up to the last one before the end. The ways take turns, so that a slow minute hits all of them: a ratio is the
-median over the turns of the way's pace to the bare loop's in the same turn. On a machine shared with others the
-ratio of CPU seconds per update says more for ways of one process.
+The run is the digits scenario with 7 clients (batch 64), with no evaluations but the first and the
+last: they would cost every way the same. Client work beyond the method's own is a fixed amount of
+numpy work before every upload, given in CPU milliseconds (see `busy`). A figure covers the steady
+state, from the first look after the warm-up to the last one before the end. The ways take turns, so
+that a slow minute hits all of them: a ratio is the median over the turns of the way's pace to the
+bare loop's in the same turn. On a machine shared with others the ratio of CPU seconds per update
+says more for ways of one process.
 """
 
 from __future__ import annotations
@@ -67,7 +70,9 @@ def bare(experiment: PreparedVertical, watch: Watch) -> dict[str, np.ndarray]:
     with one_thread("torch"):
         server = experiment.server.make()
         clients = [recipe.make() for recipe in experiment.clients]
-        uploads = {first.client: clients[first.client].process(first) for first in server.first_orders()}
+        uploads = {
+            first.client: clients[first.client].process(first) for first in server.first_orders()
+        }
         for update, client in enumerate(order, 1):
             for answer in server.receive(uploads[client]):
                 uploads[answer.client] = clients[answer.client].process(answer)
@@ -78,7 +83,8 @@ def bare(experiment: PreparedVertical, watch: Watch) -> dict[str, np.ndarray]:
 def _serving_order(experiment: PreparedVertical) -> list[int]:
     """Return the clients in the order in which the run serves them, from the arrivals alone.
 
-    A client wakes at its next epoch, answers take no time here, and ties cannot occur in Poisson arrivals.
+    A client wakes at its next epoch, answers take no time here, and ties cannot occur in Poisson
+    arrivals.
     """
     updates = experiment.spec.budget.updates or 0
     epochs = [experiment.timing.arrivals.epochs(m) for m in range(len(experiment.clients))]
@@ -121,15 +127,17 @@ def experiment_of(way: Way, updates: int, rounds: int) -> PreparedVertical:
 
 
 def check_bare(updates: int) -> None:
-    """Raise RunError unless the bare loop gives LocalExecutor's bits (seeded noise, which can be compared)."""
+    """Raise RunError unless the bare loop gives LocalExecutor's bits (seeded noise, which can be
+    compared).
+    """
     way = Way("check", ("privacy.noise=seeded",), _bare)
     experiment = experiment_of(way, updates, 0)
     expected: Mapping[str, np.ndarray] = run_local(experiment).models
     found = bare(experiment, Watch(updates, updates))
     if differs := [name for name in expected if not np.array_equal(expected[name], found[name])]:
         raise RunError(
-            f"the bare loop's parameters differ from LocalExecutor's for {', '.join(differs)}: it is not "
-            "the same run, and its pace compares nothing"
+            f"the bare loop's parameters differ from LocalExecutor's for {', '.join(differs)}: it "
+            "is not the same run, and its pace compares nothing"
         )
 
 
@@ -140,7 +148,11 @@ def message_bytes(updates: int) -> dict[str, float]:
     return {
         direction: float(
             np.mean(
-                [b for b, d in zip(rows["bytes"], rows["direction"], strict=True) if d == direction and b]
+                [
+                    b
+                    for b, d in zip(rows["bytes"], rows["direction"], strict=True)
+                    if d == direction and b
+                ]
             )
         )
         for direction in ("up", "down")
@@ -150,7 +162,9 @@ def message_bytes(updates: int) -> dict[str, float]:
 def take_turns(
     ways: tuple[Way, ...], works: Mapping[int, int], rounds_per_second: float, repeats: int
 ) -> dict[int, dict[str, list[Pace]]]:
-    """Measure every way `repeats` times in turn for every amount of work; paces by milliseconds and way."""
+    """Measure every way `repeats` times in turn for every amount of work; paces by milliseconds and
+    way.
+    """
     paces: dict[int, dict[str, list[Pace]]] = {ms: {way.name: [] for way in ways} for ms in works}
     for ms, updates in works.items():
         rounds = round(rounds_per_second * ms / 1000)
@@ -160,12 +174,16 @@ def take_turns(
                 way.run(experiment_of(way, updates, rounds), watch)
                 pace = watch.pace()
                 paces[ms][way.name].append(pace)
-                print(f"{ms} ms, {way.name}: {pace.rate:.1f} updates/s", file=sys.stderr, flush=True)
+                print(
+                    f"{ms} ms, {way.name}: {pace.rate:.1f} updates/s", file=sys.stderr, flush=True
+                )
     return paces
 
 
 def figures(paces: dict[int, dict[str, list[Pace]]]) -> list[dict[str, Any]]:
-    """Return one entry per amount of work and way: median rate, ratio to bare, target, CPU seconds per update."""
+    """Return one entry per amount of work and way: median rate, ratio to bare, target, CPU seconds
+    per update.
+    """
     found = []
     for ms, by_way in paces.items():
         base = by_way["bare"]
@@ -179,11 +197,14 @@ def figures(paces: dict[int, dict[str, list[Pace]]]) -> list[dict[str, Any]]:
                     "updates_per_second": median([pace.rate for pace in runs]),
                     "spread": spread([pace.rate for pace in runs]),
                     "over_bare": ratio,
-                    "over_bare_by_cpu": median([p.total / o.total for p, o in zip(base, runs, strict=True)]),
+                    "over_bare_by_cpu": median(
+                        [p.total / o.total for p, o in zip(base, runs, strict=True)]
+                    ),
                     "target": target,
                     "met": None if target is None else ratio >= target,
                     "cpu_seconds_per_update": {
-                        group: median([pace.cpu.get(group, 0.0) for pace in runs]) for group in GROUPS
+                        group: median([pace.cpu.get(group, 0.0) for pace in runs])
+                        for group in GROUPS
                     },
                     "updates_measured": [pace.updates for pace in runs],
                 }
@@ -233,7 +254,8 @@ def main() -> None:
         from actors.cluster import connected
 
         cloudpickle.register_pickle_by_value(busy)  # actors cannot import from this folder
-        # Ray's workers are nice to others by default; the bare loop is not, and on a shared machine that decides
+        # Ray's workers are nice to others by default; the bare loop is not, and on a shared machine
+        # that decides
         os.environ.setdefault("RAY_worker_niceness", "0")
         session = connected(reuse=True)
     with session:
@@ -241,7 +263,9 @@ def main() -> None:
         paces = take_turns(ways, works, rounds, chosen.repeats or (1 if chosen.quick else 5))
     found = figures(paces)
     _print(found)
-    print(f"bytes per message: up {bytes_per_message['up']:.0f}, down {bytes_per_message['down']:.0f}")
+    print(
+        f"bytes per message: up {bytes_per_message['up']:.0f}, down {bytes_per_message['down']:.0f}"
+    )
     result = {"figures": found, "bytes_per_message": bytes_per_message, "environment": before}
     write("vfl_throughput", result | {"environment_after": environment()}, chosen.json)
 

@@ -17,7 +17,9 @@ _BETWEEN = 0.05
 
 @dataclass(frozen=True)
 class Look:
-    """Where a run stood: updates served, seconds on a monotonic clock, CPU seconds by group of processes."""
+    """Where a run stood: updates served, seconds on a monotonic clock, CPU seconds by group of
+    processes.
+    """
 
     updates: int
     time: float
@@ -26,7 +28,9 @@ class Look:
 
 @dataclass(frozen=True)
 class Pace:
-    """A steady state: updates per second, CPU seconds per update by group, updates it was measured over."""
+    """A steady state: updates per second, CPU seconds per update by group, updates it was measured
+    over.
+    """
 
     rate: float
     cpu: dict[str, float]
@@ -39,7 +43,9 @@ class Pace:
 
 
 class Watch:
-    """A run's progress callback; takes looks from `warm` updates on, `total` being the run's end."""
+    """A run's progress callback; takes looks from `warm` updates on, `total` being the run's
+    end.
+    """
 
     def __init__(self, warm: int, total: int) -> None:
         self._warm, self._total = warm, total
@@ -69,8 +75,8 @@ class Watch:
             looks = self._looks
         if len(looks) < 2 or looks[-1].updates <= looks[0].updates:
             raise RunError(
-                f"wanted two looks at a run of {self._total} updates after its first {self._warm}, got "
-                f"{len(self._looks)}: use a longer run"
+                f"wanted two looks at a run of {self._total} updates after its first {self._warm}, "
+                f"got {len(self._looks)}: use a longer run"
             )
         first, last = looks[0], looks[-1]
         updates, cpu = last.updates - first.updates, last.cpu - first.cpu

@@ -1,8 +1,10 @@
-"""Peak memory of whole processes that train by DeComFL: `raydpzv run`, the authors' program, and its loop alone.
+"""Peak memory of whole processes that train by DeComFL: `raydpzv run`, the authors' program, and
+its loop alone.
 
-All read the same generated pictures from MNIST's files, in two sizes; 100 clients, 10 in a round with 10 perturbations,
-a batch of 32. `--theirs FOLDER` is a copy of github.com/ZidongLiu/DeComFL, `--theirs-python PYTHON` has what it needs.
-The loop (`published`) needs torch and numpy, and as little of this program as it imports. Peaks are of resident memory.
+All read the same generated pictures from MNIST's files, in two sizes; 100 clients, 10 in a round
+with 10 perturbations, a batch of 32. `--theirs FOLDER` is a copy of github.com/ZidongLiu/DeComFL,
+`--theirs-python PYTHON` has what it needs. The loop (`published`) needs torch and numpy, and as
+little of this program as it imports. Peaks are of resident memory.
 """
 
 from __future__ import annotations
@@ -25,9 +27,17 @@ TARGET = 1.0
 _SHAPE, _CLASSES = (28, 28), 10
 _ROUNDS = 20
 _THEIRS = (
-    *("decomfl_main.py", "--dataset=mnist", "--no-cuda", "--num-clients=100", "--num-sample-clients=10"),
-    *("--train-batch-size=32", "--num-pert=10", "--momentum=0.5", "--lr=1e-3"),
-    *("--iterations=3", "--eval-iterations=0"),
+    "decomfl_main.py",
+    "--dataset=mnist",
+    "--no-cuda",
+    "--num-clients=100",
+    "--num-sample-clients=10",
+    "--train-batch-size=32",
+    "--num-pert=10",
+    "--momentum=0.5",
+    "--lr=1e-3",
+    "--iterations=3",
+    "--eval-iterations=0",
 )
 _LOOP = "import sys, whole_processes; whole_processes.loop(sys.argv[1])"
 
@@ -69,7 +79,9 @@ def loop(folder: str) -> None:
     del raw
     parts = split_rows(y.numpy(), HorizontalSplitSection(how="iid", clients=clients), key / "parts")
     network = as_published(cnn_mnist((1, *_SHAPE), (), _CLASSES))  # type: ignore[arg-type]
-    found = Published(network, x, y, parts, Cohorts(clients, 10, key), Constants(10, 1e-3, 1e-3, 32), key)
+    found = Published(
+        network, x, y, parts, Cohorts(clients, 10, key), Constants(10, 1e-3, 1e-3, 32), key
+    )
     for number in range(1, _ROUNDS + 1):
         found.round(number)
 
@@ -106,9 +118,13 @@ def measure(
     ]
     found = {
         "raydpzv": peak(
-            [sys.executable, *ours, "--quiet", "--out", str(home / str(turn))], home, PYTHONPATH=str(root)
+            [sys.executable, *ours, "--quiet", "--out", str(home / str(turn))],
+            home,
+            PYTHONPATH=str(root),
         ),
-        "loop": peak([sys.executable, "-c", _LOOP, str(data)], home, PYTHONPATH=f"{root}{os.pathsep}{here}"),
+        "loop": peak(
+            [sys.executable, "-c", _LOOP, str(data)], home, PYTHONPATH=f"{root}{os.pathsep}{here}"
+        ),
     }
     if theirs is not None:
         first, *others = _THEIRS
@@ -119,8 +135,12 @@ def measure(
 def main() -> None:
     """Run the benchmark."""
     parser = options(__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--theirs", type=Path, metavar="FOLDER", help="a copy of the authors' program")
-    parser.add_argument("--theirs-python", default=sys.executable, metavar="PYTHON", help="what runs it")
+    parser.add_argument(
+        "--theirs", type=Path, metavar="FOLDER", help="a copy of the authors' program"
+    )
+    parser.add_argument(
+        "--theirs-python", default=sys.executable, metavar="PYTHON", help="what runs it"
+    )
     chosen = parser.parse_args()
     before, figures, rows = environment(), {}, []
     for name, size in SIZES.items():

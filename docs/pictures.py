@@ -1,4 +1,6 @@
-"""Make the pictures of `docs/concepts.md` by the commands and programs on that page: `python docs/pictures.py`."""
+"""Make the pictures of `docs/concepts.md` by the commands and programs on that page: `python
+docs/pictures.py`.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ PAGE = Path(__file__).with_name("concepts.md")
 
 
 def main() -> None:
-    """Run the page's blocks in an empty folder, then copy each picture that the page shows out of it."""
+    """Run the page's blocks in an empty folder, then copy each picture that the page shows out of
+    it.
+    """
     text = PAGE.read_text("utf-8")
     with tempfile.TemporaryDirectory() as folder:
         for language, block in re.findall(r"(?ms)^```(sh|python)\n(.*?)^```", text):

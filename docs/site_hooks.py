@@ -1,4 +1,5 @@
-"""Hooks of MkDocs: the site shows the repository's own pages, and an API reference of the public names.
+"""Hooks of MkDocs: the site shows the repository's own pages, and an API reference of the public
+names.
 
 `mkdocs.yml` names this file. Nothing of the program is imported: mkdocstrings reads the sources.
 """
@@ -57,7 +58,9 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Lead links to where the site has their files, and let Markdown inside folds be read as such."""
+    """Lead links to where the site has their files, and let Markdown inside folds be read as
+    such.
+    """
     markdown = markdown.replace("<details>", '<details markdown="1">')
     here = page.file.src_uri
 
@@ -78,7 +81,9 @@ def repository_path(src_uri: str, link: str) -> str:
 
 def site_uri(path: str) -> str:
     """Return where the site has a file of the repository."""
-    return PAGES.get(path) or (path.removeprefix("docs/") if path.startswith("docs/") else code_page(path))
+    return PAGES.get(path) or (
+        path.removeprefix("docs/") if path.startswith("docs/") else code_page(path)
+    )
 
 
 def code_page(path: str) -> str:
@@ -88,7 +93,9 @@ def code_page(path: str) -> str:
 
 def linked_code(texts: dict[str, str], root: Path) -> set[str]:
     """Return the files outside `docs` that pages link to, as paths in the repository."""
-    links = {repository_path(uri, link[1]) for uri, text in texts.items() for link in LINK.findall(text)}
+    links = {
+        repository_path(uri, link[1]) for uri, text in texts.items() for link in LINK.findall(text)
+    }
     return {
         path
         for path in links - set(PAGES)
@@ -103,7 +110,9 @@ def shown(file: Path, path: str) -> str:
 
 
 def reference(source: str) -> str:
-    """Return the API page; source: that of the package's `__init__`. Raises KeyError if a public name has no group."""
+    """Return the API page; source: that of the package's `__init__`. Raises KeyError if a public
+    name has no group.
+    """
     home = {
         alias.name: f"{node.module}.{alias.name}"
         for node in ast.walk(ast.parse(source))
@@ -115,7 +124,11 @@ def reference(source: str) -> str:
         raise KeyError(
             f"GROUPS in docs/site_hooks.py and raydpzv.__all__ differ in {', '.join(sorted(left))}"
         )
-    lines = ["# Python API", "", "`import raydpzv` gives these names. The docstrings are the program's own."]
+    lines = [
+        "# Python API",
+        "",
+        "`import raydpzv` gives these names. The docstrings are the program's own.",
+    ]
     for group, names in GROUPS.items():
         lines += ["", f"## {group}"]
         for name in names:
@@ -127,9 +140,17 @@ def reference(source: str) -> str:
 
 
 def documented(path: str, heading: str) -> list[str]:
-    """Return the lines by which mkdocstrings writes an object's signature and docstring under this heading."""
+    """Return the lines by which mkdocstrings writes an object's signature and docstring under this
+    heading.
+    """
     label = heading.rpartition(".")[2]
-    return ["", f"::: {path}", "    options:", f"        heading: {heading}", f"        toc_label: {label}"]
+    return [
+        "",
+        f"::: {path}",
+        "    options:",
+        f"        heading: {heading}",
+        f"        toc_label: {label}",
+    ]
 
 
 def public_names(source: str) -> list[str]:

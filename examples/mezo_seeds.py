@@ -1,11 +1,14 @@
-"""Turn a MeZO run on the CPU into a seed file: python mezo_seeds.py base.pt steps.csv 1e-6 run.seeds.
+"""Turn a MeZO run on the CPU into a seed file: python mezo_seeds.py base.pt steps.csv 1e-6
+run.seeds.
 
-MeZO's trainer needs two lines. Before the first step, the weights in the order in which it draws directions:
+MeZO's trainer needs two lines. Before the first step, the weights in the order in which it draws
+directions:
     torch.save({n: p.detach() for n, p in model.named_parameters() if p.requires_grad}, "base.pt")
 At the end of zo_update, the step:
     print(self.zo_random_seed, self.projected_grad, sep=",", file=open("steps.csv", "a"))
-The model is float32 and weight decay is 0. `raydpzv replay run.seeds --weights base.pt` rebuilds what MeZO's updates
-make. MeZO's own weights differ in the last bits: it perturbs in place, and adding back does not restore them.
+The model is float32 and weight decay is 0. `raydpzv replay run.seeds --weights base.pt` rebuilds
+what MeZO's updates make. MeZO's own weights differ in the last bits: it perturbs in place, and
+adding back does not restore them.
 """
 
 import csv

@@ -1,8 +1,9 @@
 """Your own method in one file: python examples/own_method.py
 
 DeComFL with a normalised step, after FZOO (arXiv 2506.09034).
-The step is divided by the spread of the scalars, so that it does not depend on the scale of the loss. The server puts
-the divided scalars on the ledger: replay, resume and comparisons work as for every method of the program.
+The step is divided by the spread of the scalars, so that it does not depend on the scale of the
+loss. The server puts the divided scalars on the ledger: replay, resume and comparisons work as for
+every method of the program.
 """
 
 from collections.abc import Sequence
@@ -12,7 +13,12 @@ import numpy as np
 
 import raydpzv
 from raydpzv.methods.descriptor import HorizontalServerParts
-from raydpzv.methods.horizontal.decomfl import DECOMFL, DecomflConfig, DecomflServer, decomfl_settings
+from raydpzv.methods.horizontal.decomfl import (
+    DECOMFL,
+    DecomflConfig,
+    DecomflServer,
+    decomfl_settings,
+)
 from raydpzv.methods.horizontal.rounds import cohorts
 from raydpzv.methods.horizontal.seeded import Updates
 from raydpzv.methods.roles import Upload
@@ -48,7 +54,8 @@ NORMALISED = replace(DECOMFL, config=NormalisedConfig, server=_server)
 
 if __name__ == "__main__":
     scenario = raydpzv.load(
-        "digits_decomfl", ["method.name=own_method:NORMALISED", "budget.updates=200", "method.lr=0.05"]
+        "digits_decomfl",
+        ["method.name=own_method:NORMALISED", "budget.updates=200", "method.lr=0.05"],
     )
     run = raydpzv.run(scenario)
     print(f"accuracy {run.accuracy:.3f} after {run.summary['updates']} rounds")

@@ -1,4 +1,6 @@
-"""Train your own network on your own arrays, by seeds and scalars alone: python examples/own_model.py"""
+"""Train your own network on your own arrays, by seeds and scalars alone: python
+examples/own_model.py
+"""
 
 from sklearn.datasets import load_digits
 from torch import nn
@@ -21,7 +23,14 @@ class Net(nn.Sequential):
 if __name__ == "__main__":
     owners = y % 5  # client 0 holds the digits 0 and 5, client 1 holds 1 and 6, ...
     scenario = raydpzv.horizontal(
-        Net, (x, y), clients=owners, method="decomfl", updates=200, lr=0.02, perturbations=10, every=50
+        Net,
+        (x, y),
+        clients=owners,
+        method="decomfl",
+        updates=200,
+        lr=0.02,
+        perturbations=10,
+        every=50,
     )
     run = raydpzv.run(scenario)
     print(f"accuracy {run.accuracy:.3f} from {run.summary['bytes_up']:,} bytes of scalars")

@@ -1,4 +1,6 @@
-"""Rebuild a seed file's models with numpy alone: python read_seeds.py run.seeds [base.safetensors] writes shared.npy"""
+"""Rebuild a seed file's models with numpy alone: python read_seeds.py run.seeds [base.safetensors]
+writes shared.npy
+"""
 
 # fmt: off
 import hashlib
@@ -21,7 +23,8 @@ def _splitmix(x, bits):  # a bijection of words of so many bits
         x = ((x ^ (x >> u8(shift))) * u8(factor)) & u8((1 << bits) - 1)
     return x ^ (x >> u8(31))
 
-def _stream(seed, count, law):  # a seed's numbers, float32 [count], and the factor that puts them on the sphere
+# a seed's numbers, float32 [count], and the factor that puts them on the sphere
+def _stream(seed, count, law):
     c0, c1 = np.arange(-(-count // (32768 if law == "rademacher" else 1024)) * 256, dtype=u8), u8(0)
     c2, c3, keys = u8(0), u8(0), [(seed + n * 0x9E3779B9, (seed >> 32) + n * 0xBB67AE85) for n in range(10)]
     for k0, k1 in keys:  # Philox4x32-10
@@ -65,7 +68,8 @@ for about in header["models"]:
         elif start != "constant":
             x = np.frombuffer(stream.read(4 * x.size), "<f4") if start == "stored" else _weights(more[0])
         rows = shape[0] if law == "rank_one" and len(shape) > 1 and 1 < shape[0] < x.size else 0
-        count = rows + x.size // rows if rows else x.size  # of the stream's numbers: a and b of a matrix
+        # of the stream's numbers: a and b of a matrix
+        count = rows + x.size // rows if rows else x.size
         spans.append((sum(part.size for part in parts), x.size, drawn, count, rows, lr_factor / smoothing))
         parts, drawn = [*parts, x.ravel()], drawn + count
     x = np.concatenate(parts)

@@ -1,4 +1,6 @@
-"""Two parties with different models: one has pictures, the other a table: python examples/two_parties.py"""
+"""Two parties with different models: one has pictures, the other a table: python
+examples/two_parties.py
+"""
 
 from sklearn.datasets import load_digits
 from torch import nn

@@ -1,4 +1,6 @@
-"""Two parties predict a number: one has pictures, the other a table: python examples/two_parties_numbers.py"""
+"""Two parties predict a number: one has pictures, the other a table: python
+examples/two_parties_numbers.py
+"""
 
 import numpy as np
 from sklearn.datasets import load_digits

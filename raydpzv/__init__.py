@@ -3,8 +3,8 @@
 import raydpzv
 
 spec = raydpzv.load("digits_dpzv", ["budget.updates=500"])
-run = raydpzv.run(spec)                          # in this process; runner="ray": on actors, the same bits
-run.summary["accuracy"], run.rows("evaluation")  # an Arrow table
+run = raydpzv.run(spec)                          # in this process; runner="ray": on actors, the
+same bits run.summary["accuracy"], run.rows("evaluation")  # an Arrow table
 raydpzv.compare("digits_dpzv", "runs/two", methods=["vafl"], seeds=2)
 """
 
@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from raydpzv.version import __version__
 
-# Arrow's own allocator takes 4 MB at a time for arrays of a few KB and returns little of that while others live: a run
-# of 20,000 updates held 15 MB more, which grew with how rows fell into parts. It heeds this when it is imported.
+# Arrow's own allocator takes 4 MB at a time for arrays of a few KB and returns little of that while
+# others live: a run of 20,000 updates held 15 MB more, which grew with how rows fell into parts. It
+# heeds this when it is imported.
 os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
 
 if TYPE_CHECKING:
@@ -74,7 +75,9 @@ _DOORS = {
     "tune": "raydpzv.search.run_search",
     "vertical": "raydpzv.door",
 }
-"""Where the public names live; imported when they are first used, so that `import raydpzv` costs nothing."""
+"""Where the public names live; imported when they are first used, so that `import raydpzv` costs
+nothing.
+"""
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,6 @@
-"""The `raydpzv` command, and `python -m raydpzv`: light until its own packages are found and Ctrl-C is in hand."""
+"""The `raydpzv` command, and `python -m raydpzv`: light until its own packages are found and Ctrl-C
+is in hand.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ from raydpzv.package_check import NEIGHBOURS, import_module, load_own
 
 def main() -> None:
     """Run the command line."""
-    # what imports make stays: looking for cycles in it takes a twentieth of a short command, and a fifth as it ends
+    # what imports make stays: looking for cycles in it takes a twentieth of a short command, and a
+    # fifth as it ends
     gc.set_threshold(20_000, 20)
     atexit.register(gc.freeze)
     try:

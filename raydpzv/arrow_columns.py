@@ -1,4 +1,6 @@
-"""Arrow arrays of rows to numpy and back. Arrow's own ways import pandas where it is installed: .4 CPU seconds."""
+"""Arrow arrays of rows to numpy and back. Arrow's own ways import pandas where it is installed: .4
+CPU seconds.
+"""
 
 from __future__ import annotations
 

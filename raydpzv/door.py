@@ -10,7 +10,15 @@ import numpy as np
 
 from raydpzv.config.scenario import AnyScenario
 from raydpzv.config.toml import parse
-from raydpzv.data.own_data import OwnData, as_array, by_ids, labels, numbered_owners, own_data, side_by_side
+from raydpzv.data.own_data import (
+    OwnData,
+    as_array,
+    by_ids,
+    labels,
+    numbered_owners,
+    own_data,
+    side_by_side,
+)
 from raydpzv.data.table import View
 from raydpzv.errors import DataError, SpecError, suggest
 from raydpzv.foreign import handle, is_foreign, numbered, shown_name
@@ -34,7 +42,9 @@ _TABLES = {
     "seed": "seed",
     "title": "title",
 }
-"""Short names of settings; other keywords are tables, dotted settings with "__", or settings of the method."""
+"""Short names of settings; other keywords are tables, dotted settings with "__", or settings of the
+method.
+"""
 
 
 _ELSEWHERE = {
@@ -62,13 +72,17 @@ def horizontal(
 ) -> AnyScenario:
     """Return a scenario of horizontal learning from your own model and data.
 
-    model: an nn.Module class, a function that returns a module, a module (copied, and its weights are the first ones)
-    or a name of the program's. data: (x [D, ...], y [D]) of arrays, tensors or a frame, or a map-style data set of
-    pairs. clients: how many share the rows at random, or each row's owner. test: (x, y); left out: a part of the rows.
-    loss: "cross_entropy", "binary", "multi_label", "squared_error", or a function of scores and labels with one value a
-    record. metrics: a function of scores and labels of held-out rows that returns floats by name. method: a name, or a
-    method's descriptor. settings: `updates=600`, `privacy={"mode": "user"}`, or a setting of the method such as
-    `lr=0.02`; `weights` is a file or a state_dict. Raises SpecError and DataError.
+    model: an nn.Module class, a function that returns a module, a module (copied, and its weights
+    are the first ones) or a name of the program's. data: (x [D, ...], y [D]) of arrays, tensors or
+    a frame, or a map-style data set of
+    pairs. clients: how many share the rows at random, or each row's owner. test: (x, y); left out:
+    a part of the rows.
+    loss: "cross_entropy", "binary", "multi_label", "squared_error", or a function of scores and
+    labels with one value a
+    record. metrics: a function of scores and labels of held-out rows that returns floats by name.
+    method: a name, or a method's descriptor. settings: `updates=600`, `privacy={"mode": "user"}`,
+    or a setting of the method such as `lr=0.02`; `weights` is a file or a state_dict. Raises
+    SpecError and DataError.
     """
     numbers = _numbers(loss, settings)
     found = own_data(data, numbers=numbers)
@@ -100,14 +114,17 @@ def vertical(
 ) -> AnyScenario:
     """Return a scenario of vertical learning from your own models and data.
 
-    bottoms: each party's model, by name or in order, or one that all use: from a record's part to [B, E]. views: each
-    party's array [D, ...], by name or in order; records are in the same order in each, or `ids` joins them. labels:
-    [D], or numbers [D, T]. head: from all embeddings [B, M·E] to scores [B, classes or T]. ids: of each view's records,
-    in the form of `views`, and of the labels, last or as "labels". test: (views, labels) or (views, labels, ids); left
+    bottoms: each party's model, by name or in order, or one that all use: from a record's part to
+    [B, E]. views: each party's array [D, ...], by name or in order; records are in the same order
+    in each, or `ids` joins them. labels: [D], or numbers [D, T]. head: from all embeddings [B, M·E]
+    to scores [B, classes or T]. ids: of each view's records, in the form of `views`, and of the
+    labels, last or as "labels". test: (views, labels) or (views, labels, ids); left
     out: a part of the rows. The rest as in `horizontal`. Raises SpecError and DataError.
     """
     if not isinstance(views, Mapping | list | tuple):
-        raise SpecError(f"views: wanted a list or a table of the parties' arrays, got {type(views).__name__}")
+        raise SpecError(
+            f"views: wanted a list or a table of the parties' arrays, got {type(views).__name__}"
+        )
     many, names = len(views), list(views) if isinstance(views, Mapping) else []
     if isinstance(bottoms, Mapping):
         if bottoms.keys() != set(names):
@@ -136,7 +153,11 @@ def vertical(
 
 
 def _of_views(views: Sequence[Any] | Mapping[str, Any], y: Any, numbers: bool | None) -> OwnData:
-    named = dict(views) if isinstance(views, Mapping) else {str(m): view for m, view in enumerate(views)}
+    named = (
+        dict(views)
+        if isinstance(views, Mapping)
+        else {str(m): view for m, view in enumerate(views)}
+    )
     flat, found = side_by_side(named)
     listed = labels(as_array(y, "y"), "y", numbers=numbers)
     if len(listed) != len(flat):
@@ -145,7 +166,9 @@ def _of_views(views: Sequence[Any] | Mapping[str, Any], y: Any, numbers: bool | 
 
 
 def _of_test(test: Any, views: Any, wanted: Sequence[View], numbers: bool | None) -> OwnData:
-    """Return the test rows of the parties in the order of the training rows' views. Raises SpecError."""
+    """Return the test rows of the parties in the order of the training rows' views. Raises
+    SpecError.
+    """
     if not isinstance(test, list | tuple) or len(test) != 2:
         raise SpecError(f"test: wanted a pair of views and labels, got {type(test).__name__}")
     given, y = test
@@ -159,16 +182,20 @@ def _of_test(test: Any, views: Any, wanted: Sequence[View], numbers: bool | None
     for view, other in zip(wanted, found.views, strict=True):
         if view.shape != other.shape:
             raise SpecError(
-                f"test: the view of {view.name} has rows of shape {list(other.shape)}: wanted {list(view.shape)}, as "
-                "in training"
+                f"test: the view of {view.name} has rows of shape {list(other.shape)}: wanted "
+                f"{list(view.shape)}, as in training"
             )
     return found
 
 
 def _with_test(data: OwnData, test: OwnData | None, owners: np.ndarray | None) -> OwnData:
     if test is not None:
-        return OwnData(data.x, data.y, test.x, test.y, owners, data.features, data.views, data.users)
-    return OwnData(data.x, data.y, data.x_test, data.y_test, owners, data.features, data.views, data.users)
+        return OwnData(
+            data.x, data.y, test.x, test.y, owners, data.features, data.views, data.users
+        )
+    return OwnData(
+        data.x, data.y, data.x_test, data.y_test, owners, data.features, data.views, data.users
+    )
 
 
 def _numbers(loss: Any, settings: Mapping[str, Any]) -> bool | None:
@@ -196,7 +223,9 @@ def _named(model: Any) -> str:
 
 
 def _named_weights(given: Any) -> Any:
-    """Return weights as a scenario names them: files and handles of state_dicts, by party where there are several."""
+    """Return weights as a scenario names them: files and handles of state_dicts, by party where
+    there are several.
+    """
     if isinstance(given, list | tuple):
         return [_named_weights(each) for each in given]
     if isinstance(given, Mapping) and any(hasattr(value, "detach") for value in given.values()):
@@ -211,13 +240,16 @@ def _copied(value: Any) -> Any:
     return value.detach().cpu().clone() if hasattr(value, "detach") else value
 
 
-def _scenario(tree: dict[str, Any], method: Any, kind: str, settings: Mapping[str, Any]) -> AnyScenario:
+def _scenario(
+    tree: dict[str, Any], method: Any, kind: str, settings: Mapping[str, Any]
+) -> AnyScenario:
     name = method if isinstance(method, str) else handle(method)
     descriptor = METHODS[name]
     if descriptor.kind != kind:
         known = [m for m in METHODS if METHODS[m].kind == kind]
         raise SpecError(
-            f'method: "{shown_name(name)}" is not {kind}; choose {", ".join(known)}, or a descriptor of your own'
+            f'method: "{shown_name(name)}" is not {kind}; choose {", ".join(known)}, or a '
+            "descriptor of your own"
         )
     tree |= {"method": {"name": name}}
     tree["data"].setdefault("scale", "none")

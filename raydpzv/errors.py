@@ -9,10 +9,11 @@ RaydpzvError
 └── RunError              the run itself failed                                 exit status 1
     ├── Lost              an actor is gone: its process ended, or its machine
     ├── Stalled           a wait passed its time limit: says what was waited for
-    ├── TransportError         a line between two actors broke, or what came over it is not what was promised
-    ├── Diverged          parameters or losses are no longer finite
+    ├── TransportError         a line between two actors broke, or what came over it is not what was
+    promised ├── Diverged          parameters or losses are no longer finite
     ├── ReplayMismatch    a replayed run does not reproduce what was recorded
-    └── StoppedEarly      the user stopped before there was anything to keep          exit status 130
+    └── StoppedEarly      the user stopped before there was anything to keep          exit status
+    130
 
 A message says in one line what was wanted, what came and what to do.
 """
@@ -40,7 +41,9 @@ class DataError(InputError):
 
 
 class NotRecomputable(InputError):
-    """A run that its record cannot reproduce: what it drew was not kept, or depended on the times of messages."""
+    """A run that its record cannot reproduce: what it drew was not kept, or depended on the times
+    of messages.
+    """
 
 
 class Unplaceable(InputError):
@@ -80,7 +83,9 @@ class StoppedEarly(RunError):
 
 
 def missing(library: str, extra: str, instead: str = "") -> InputError:
-    """Return the error for a library that is not installed; extra: what installs it; instead: what works without it."""
+    """Return the error for a library that is not installed; extra: what installs it; instead: what
+    works without it.
+    """
     return InputError(f"{library} is not installed: pip install 'raydpzv[{extra}]'{instead}")
 
 

@@ -1,4 +1,6 @@
-"""A frozen part of a model as data: computed once per record, kept in a file, and read from there."""
+"""A frozen part of a model as data: computed once per record, kept in a file, and read from
+there.
+"""
 
 # D records, B of a batch
 
@@ -39,15 +41,18 @@ def features(
     folder: str | Path | None = None,
     progress: Progress | None = None,
 ) -> np.ndarray:
-    """Return what a frozen module makes of each record, float32 [D, ...], as a read-only memory-mapped file.
+    """Return what a frozen module makes of each record, float32 [D, ...], as a read-only
+    memory-mapped file.
 
-    module: an nn.Module, used as in evaluation, without gradients. x: its records, an array or tensor [D, ...]. The
-    file is named by a digest of module, records, batch and torch's version, and a later call with the same digest reads
-    it. folder: where files are kept; None: `raydpzv/features` in the user's cache folder. progress: told after a batch,
-    every ten seconds at most; None: a line on stderr. The bits depend on the processor and on torch's number of
-    threads, too, so a run that resumes wants the file that it started with. Raises InputError for a module that fails,
-    that is random, that lacks a token id, or whose features of a record depend on others of a batch that differ, and
-    for a folder without room; DataError for records that are no numbers.
+    module: an nn.Module, used as in evaluation, without gradients. x: its records, an array or
+    tensor [D, ...]. The file is named by a digest of module, records, batch and torch's version,
+    and a later call with the same digest reads
+    it. folder: where files are kept; None: `raydpzv/features` in the user's cache folder. progress:
+    told after a batch, every ten seconds at most; None: a line on stderr. The bits depend on the
+    processor and on torch's number of threads, too, so a run that resumes wants the file that it
+    started with. Raises InputError for a module that fails, that is random, that lacks a token id,
+    or whose features of a record depend on others of a batch that differ, and for a folder without
+    room; DataError for records that are no numbers.
     """
     if not isinstance(module, torch.nn.Module):
         raise InputError(f"features: wanted an nn.Module, got {type(module).__name__}")
@@ -55,7 +60,9 @@ def features(
         raise InputError(f"features: batch wants a whole number of at least 1, got {batch!r:.60}")
     rows = as_array(x, "x")
     if rows.ndim < 2 or not len(rows):
-        raise DataError(f"features: x has the shape {rows.shape}: wanted at least one record, [D, ...]")
+        raise DataError(
+            f"features: x has the shape {rows.shape}: wanted at least one record, [D, ...]"
+        )
     home = Path(folder) if folder is not None else _cache()
     made_of = {
         "module": source_digest(module),
@@ -71,8 +78,8 @@ def features(
                 _compute(path, made_of, _Prefix(module, rows, batch), progress or _say)
     except OSError as error:
         raise InputError(
-            f"features: cannot write {path} ({error.strerror or error}); give a folder with room for it "
-            "(features(..., folder=...)), or set XDG_CACHE_HOME"
+            f"features: cannot write {path} ({error.strerror or error}); give a folder with room "
+            "for it (features(..., folder=...)), or set XDG_CACHE_HOME"
         ) from error
     return np.load(path, mmap_mode="r")
 
@@ -80,7 +87,8 @@ def features(
 class _Prefix:
     """A frozen module and the records that it is called on, always so many at a time.
 
-    The last batch is filled up with its last record: a product's bits may depend on how many rows it has.
+    The last batch is filled up with its last record: a product's bits may depend on how many rows
+    it has.
     """
 
     def __init__(self, module: Any, rows: np.ndarray, batch: int) -> None:
@@ -94,33 +102,42 @@ class _Prefix:
         got = tuple(found.shape) if isinstance(found, torch.Tensor) else type(found).__name__
         if not isinstance(found, torch.Tensor) or found.ndim < 2 or len(found) != self._batch:
             raise InputError(
-                f"features: wanted a tensor [{self._batch}, ...] of {self._batch} records, got {got}"
+                f"features: wanted a tensor [{self._batch}, ...] of {self._batch} records, got "
+                f"{got}"
             )
         array: np.ndarray = found.to(torch.float32).cpu().numpy()[: self.records - first]
         if not np.isfinite(array).all():
             row = first + int(np.argwhere(~np.isfinite(array))[0][0])
-            raise InputError(f"features: record {row} has features that are not finite; look at its values")
+            raise InputError(
+                f"features: record {row} has features that are not finite; look at its values"
+            )
         return array
 
     def check(self) -> None:
-        """Refuse a module that is random, or that mixes records of a batch of distinct ones. Raises InputError."""
+        """Refuse a module that is random, or that mixes records of a batch of distinct ones. Raises
+        InputError.
+        """
         from raydpzv.models.own_model import mixing_place  # loads torch
 
         x = self._tensor(self._distinct())
         found = self._called(x, distinct := "the first records that differ")
         if not torch.equal(found, self._called(x, distinct)):
             raise InputError(
-                "features: two calls on the same records differ; leave out what is random, such as dropout that is on "
-                "in evaluation"
+                "features: two calls on the same records differ; leave out what is random, such as "
+                "dropout that is on in evaluation"
             )
-        if place := mixing_place(self._module, lambda mixed: self._called(mixed, distinct), x, found):
+        if place := mixing_place(
+            self._module, lambda mixed: self._called(mixed, distinct), x, found
+        ):
             raise InputError(
-                f"features: a record's features depend on the other records of its batch, {place}; leave out what "
-                "mixes records, or use stored statistics"
+                f"features: a record's features depend on the other records of its batch, {place}; "
+                "leave out what mixes records, or use stored statistics"
             )
 
     def _distinct(self) -> np.ndarray:
-        """Return the numbers of a batch of records, the first that differ: between equal ones no mixing is seen."""
+        """Return the numbers of a batch of records, the first that differ: between equal ones no
+        mixing is seen.
+        """
         found: dict[bytes, int] = {}
         for number, row in enumerate(self._rows):
             found.setdefault(hashlib.sha256(row.tobytes()).digest(), number)
@@ -173,8 +190,8 @@ def _compute(path: Path, made_of: dict[str, Any], prefix: _Prefix, say: Progress
         need = 4 * int(np.prod(shape, dtype=np.int64))
         if need > (free := shutil.disk_usage(path.parent).free):
             raise InputError(
-                f"features: {prefix.records:,} records need {need / 2**20:,.0f} MiB in {path.parent}, which has "
-                f"{free / 2**20:,.0f}; give another folder"
+                f"features: {prefix.records:,} records need {need / 2**20:,.0f} MiB in "
+                f"{path.parent}, which has {free / 2**20:,.0f}; give another folder"
             )
         kept = np.lib.format.open_memmap(scratch, "w+", np.float32, shape)
         started = said = time.perf_counter()

@@ -21,7 +21,8 @@ if TYPE_CHECKING:  # the command line starts without it
 
 
 def write_atomically(path: Path, data: bytes, fsync: bool = False, mode: int = 0o666) -> None:
-    """Write a file so that a reader sees either the old content or the new; with `fsync` also after a power loss.
+    """Write a file so that a reader sees either the old content or the new; with `fsync` also after
+    a power loss.
 
     mode: who may read and write it, as far as the process's umask lets them.
     """
@@ -77,7 +78,9 @@ def _plain(value: Any) -> Any:
 
 
 def write_npz(path: Path, models: Mapping[str, np.ndarray]) -> None:
-    """Write parameters by party ("client 0" as client_0) to one file; InputError if it cannot be written."""
+    """Write parameters by party ("client 0" as client_0) to one file; InputError if it cannot be
+    written.
+    """
     import numpy as np
 
     if path.exists() and not path.is_file():
@@ -106,10 +109,13 @@ def file_sha256(path: Path) -> str | None:
 
 
 def check_same(path: Path, wanted: str | None) -> None:
-    """Raise DataError for a file that differs from the one that another machine has at its path; None: unknown."""
+    """Raise DataError for a file that differs from the one that another machine has at its path;
+    None: unknown.
+    """
     if wanted and (found := file_sha256(path)) and found != wanted:
         raise DataError(
-            f'"{path}" differs on {platform.node()} from the file that the run started with (sha256 {found[:8]}, '
+            f'"{path}" differs on {platform.node()} from the file that the run started with '
+            f"(sha256 {found[:8]}, "
             f"wanted {wanted[:8]}); copy the same file to every machine"
         )
 
@@ -129,7 +135,9 @@ def is_search(folder: Path) -> bool:
 
 
 def is_written(folder: Path) -> bool | None:
-    """Return whether another process writes a folder; None: it cannot be locked here, so that nobody can know."""
+    """Return whether another process writes a folder; None: it cannot be locked here, so that
+    nobody can know.
+    """
     lock = folder / LOCK
     if not lock.exists():
         return False

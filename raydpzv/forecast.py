@@ -1,7 +1,9 @@
-"""What a run will cost, before any weight is read: from shapes, and from a stand-in that learns in the model's place.
+"""What a run will cost, before any weight is read: from shapes, and from a stand-in that learns in
+the model's place.
 
-Two sizes of the stand-in show what an update costs by the number: bytes, time for directions and vectors, and copies.
-Its records, times the real model's FLOPs, over the rate of products of matrices here, are the rest of the time.
+Two sizes of the stand-in show what an update costs by the number: bytes, time for directions and
+vectors, and copies. Its records, times the real model's FLOPs, over the rate of products of
+matrices here, are the rest of the time.
 """
 
 # d parameters, B records
@@ -35,7 +37,9 @@ from raydpzv.sim.interfaces import Status
 _LAYERS, _NARROW, _WIDE = 16, 96, 256
 """Square layers of a stand-in, and their widths: .15 and 1.05 million numbers."""
 _UPDATES, _MANY, _SECONDS = 4, 60, 1.0
-"""Updates of the wide stand-in, and the most of the narrow one, which stops after so many seconds of CPU."""
+"""Updates of the wide stand-in, and the most of the narrow one, which stops after so many seconds
+of CPU.
+"""
 _PASSES = 3
 """Forward passes that a forward and a backward pass cost as much as."""
 _WHOLE = 0.9
@@ -43,7 +47,9 @@ _WHOLE = 0.9
 
 
 class StandIn(nn.Module):
-    """Square layers with nothing between them; counts records, and remembers what a record of each client is."""
+    """Square layers with nothing between them; counts records, and remembers what a record of each
+    client is.
+    """
 
     passes = 0
     records: dict[int, torch.Tensor] = {}  # noqa: RUF012
@@ -66,9 +72,10 @@ class StandIn(nn.Module):
 class Forecast:
     """Estimates of a run in one process, without its data and its start.
 
-    trained, constant: numbers of the largest model; models: how many there are beside a head. copies: of the trained
-    numbers of all, in one process. memory: bytes of all models. bytes, flops, seconds: of an update; seconds without
-    FLOPs and flops NaN where the forward call does not run without numbers.
+    trained, constant: numbers of the largest model; models: how many there are beside a head.
+    copies: of the trained numbers of all, in one process. memory: bytes of all models. bytes,
+    flops, seconds: of an update; seconds without FLOPs and flops NaN where the forward call does
+    not run without numbers.
     """
 
     trained: int
@@ -84,19 +91,27 @@ class Forecast:
     def lines(self) -> list[str]:
         """Return the forecast, a sentence each."""
         whose = "the model has" if self.models == 1 else f"each of {self.models} models has up to"
-        found = [f"forecast: {whose} {self.trained:,} trained and {self.constant:,} constant numbers"]
+        found = [
+            f"forecast: {whose} {self.trained:,} trained and {self.constant:,} constant numbers"
+        ]
         found.append(
-            f"one process holds about {self.memory / 2**20:,.0f} MiB of models: {self.copies:.2g} copies of the "
-            "trained numbers, one of the constant ones"
+            f"one process holds about {self.memory / 2**20:,.0f} MiB of models: {self.copies:.2g} "
+            "copies of the trained numbers, one of the constant ones"
         )
-        work = "without the model's own work" if math.isnan(self.flops) else f"of which {self.flops:.2g} FLOP"
+        work = (
+            "without the model's own work"
+            if math.isnan(self.flops)
+            else f"of which {self.flops:.2g} FLOP"
+        )
         found.append(
-            f"an update costs about {self.bytes:,.0f} bytes and {self.seconds:.2g} s on one thread ({work})"
+            f"an update costs about {self.bytes:,.0f} bytes and {self.seconds:.2g} s on one thread "
+            f"({work})"
         )
         if self.updates:
             total = self.seconds * self.updates
             found.append(
-                f"{self.updates:,} updates cost about {self.bytes * self.updates:,.0f} bytes and {total / 3600:,.3g} h"
+                f"{self.updates:,} updates cost about {self.bytes * self.updates:,.0f} bytes and "
+                f"{total / 3600:,.3g} h"
             )
         return found
 
@@ -105,8 +120,8 @@ class Forecast:
 class _Probe:
     """What an update of a stand-in costs, in the mean.
 
-    first_bytes: of the first updates; bytes: of the last half, when clients have more to catch up on. held: bytes of
-    copies of the wide one's numbers in the process.
+    first_bytes: of the first updates; bytes: of the last half, when clients have more to catch up
+    on. held: bytes of copies of the wide one's numbers in the process.
     """
 
     numbers: int
@@ -119,7 +134,9 @@ class _Probe:
 
 @dataclass(frozen=True)
 class _Size:
-    """Numbers of a model; layer: of the largest layer, which is perturbed in a buffer of its own."""
+    """Numbers of a model; layer: of the largest layer, which is perturbed in a buffer of its
+    own.
+    """
 
     trained: int
     constant: int
@@ -159,14 +176,17 @@ def _size(prepared: Prepared, name: str) -> _Size:
     trained, constant = split_state(module)
     layers = [layer for layer in module.modules() if not isinstance(layer, nn.Embedding)]
     largest = max(
-        sum(p.numel() for p in layer.parameters(recurse=False) if p.requires_grad) for layer in layers
+        sum(p.numel() for p in layer.parameters(recurse=False) if p.requires_grad)
+        for layer in layers
     )
     many, fixed = (sum(tensor.numel() for tensor in part.values()) for part in (trained, constant))
     return _Size(many, fixed, largest)
 
 
 def _flops(prepared: Prepared, names: list[str]) -> float:
-    """Return the FLOPs of a record's forward pass, in the mean over the models; NaN where they need numbers."""
+    """Return the FLOPs of a record's forward pass, in the mean over the models; NaN where they need
+    numbers.
+    """
     found = []
     for name in names:
         module = shapes(lambda name=name: prepared.module(name)).to("meta").eval()  # type: ignore[misc]
@@ -181,7 +201,9 @@ def _flops(prepared: Prepared, names: list[str]) -> float:
 
 
 def _probed(spec: AnyScenario, width: int, updates: int) -> _Probe:
-    """Make so many updates of a scenario with a stand-in, and leave out the first, in which kernels compile."""
+    """Make so many updates of a scenario with a stand-in, and leave out the first, in which kernels
+    compile.
+    """
 
     def make(outputs: int = 0, embedding: int = 0, client: int = 0) -> StandIn:
         return StandIn(width, outputs or embedding, client)
@@ -213,7 +235,9 @@ def _probed(spec: AnyScenario, width: int, updates: int) -> _Probe:
         run_local(small, RunOptions(progress=note, stop=stop, until=updates))
     timed = marks[1:] if len(marks) > 2 else marks
     seconds, passes, sent = (np.diff(column) for column in zip(*timed, strict=True))
-    late = sent[len(sent) // 2 : -1] if len(sent) > 2 else sent  # nobody is answered after the last update
+    late = (
+        sent[len(sent) // 2 : -1] if len(sent) > 2 else sent
+    )  # nobody is answered after the last update
     first = sent[: _UPDATES - 2]
     spent, early, later, records = (float(part.mean()) for part in (seconds, first, late, passes))
     return _Probe(numbers, spent, early, later, records, held)

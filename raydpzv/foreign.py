@@ -1,7 +1,8 @@
-"""A user's own objects: of other modules, by "module:attribute", and objects of this process, by a handle.
+"""A user's own objects: of other modules, by "module:attribute", and objects of this process, by a
+handle.
 
-A scenario names both as text. The registries resolve the text, and nothing else knows where an object came from.
-Objects travel to other processes by value, with the scenario that names them.
+A scenario names both as text. The registries resolve the text, and nothing else knows where an
+object came from. Objects travel to other processes by value, with the scenario that names them.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ from raydpzv.errors import InputError, SpecError, missing, suggest
 from raydpzv.files import file_sha256
 
 HERE = "here"
-"""The module part of a handle: `here:Reviewer-1f3a9c02` is an object that this process was handed."""
+"""The module part of a handle: `here:Reviewer-1f3a9c02` is an object that this process was
+handed.
+"""
 _OBJECTS: dict[str, Any] = {}
 _NUMBERS: dict[str, int] = {}
 _DIGESTS: dict[str, str] = {}
@@ -46,7 +49,9 @@ def is_foreign(name: object) -> bool:
 
 
 def is_handle(name: str) -> bool:
-    """Return whether a word names an object that this process was handed; it ends with the digest of that."""
+    """Return whether a word names an object that this process was handed; it ends with the digest
+    of that.
+    """
     return name.startswith(f"{HERE}:")
 
 
@@ -56,27 +61,32 @@ def shown_name(name: str) -> str:
 
 
 def resolve(name: str, setting: str) -> Any:
-    """Return the object that "module:attribute" or a handle names. Raises SpecError, which says what is missing."""
+    """Return the object that "module:attribute" or a handle names. Raises SpecError, which says
+    what is missing.
+    """
     if name in _OBJECTS:
         return _OBJECTS[name]
     module, _, path = name.partition(":")
     if module == HERE:
-        if other := next((h for h in _OBJECTS if h.rpartition("-")[0] == name.rpartition("-")[0]), None):
+        if other := next(
+            (h for h in _OBJECTS if h.rpartition("-")[0] == name.rpartition("-")[0]), None
+        ):
             raise SpecError(
                 f"{setting}: {path.rpartition('-')[0]} is another than on record ({path}, here "
-                f"{other.partition(':')[2]}): its source or a value that it refers to changed; hand over the one of "
-                "before, or start a new run"
+                f"{other.partition(':')[2]}): its source or a value that it refers to changed; "
+                "hand over the one of before, or start a new run"
             )
         raise SpecError(
-            f"{setting}: wanted the object {path.partition('-')[0]}, which another process has; run the program "
-            "that hands it over, and continue from there"
+            f"{setting}: wanted the object {path.partition('-')[0]}, which another process has; "
+            "run the program that hands it over, and continue from there"
         )
     found = _imported(module, setting, name)
     for step in path.split("."):
         if not hasattr(found, step):
             known = [word for word in vars(found) if not word.startswith("_")]
             raise SpecError(
-                f"{setting}: {module} has no {path}. {suggest(step, known)}Wanted module:attribute, got {name}"
+                f"{setting}: {module} has no {path}. {suggest(step, known)}Wanted "
+                f"module:attribute, got {name}"
             )
         found = getattr(found, step)
     return found
@@ -87,19 +97,25 @@ def _imported(module: str, setting: str, name: str) -> Any:
         sys.path.append(here)  # a console script does not look in the folder that it is called in
     try:
         return importlib.import_module(module)
-    except (Exception, SystemExit) as error:  # whatever the user's module raises is said in one line
+    except (
+        Exception,
+        SystemExit,
+    ) as error:  # whatever the user's module raises is said in one line
         kind = type(error).__name__
         raise SpecError(
-            f'{setting}: "{name}" cannot be imported ({kind}: {" ".join(str(error).split())}); run from the folder '
+            f'{setting}: "{name}" cannot be imported ({kind}: {" ".join(str(error).split())}); run '
+            "from the folder "
             f"that {module} is in, or install it"
         ) from error
 
 
 def handle(found: Any, name: str = "", digest: str = "") -> str:
-    """Return the text by which a scenario names an object: its import path, else a handle of this process.
+    """Return the text by which a scenario names an object: its import path, else a handle of this
+    process.
 
-    A handle ends with a digest: the given one, or that of the object's source and of the values that it refers to.
-    Equal objects have the same handle. Raises SpecError if another object has it.
+    A handle ends with a digest: the given one, or that of the object's source and of the values
+    that it refers to. Equal objects have the same handle. Raises SpecError if another object has
+    it.
     """
     module, path = getattr(found, "__module__", None), getattr(found, "__qualname__", None)
     if module not in (None, "__main__", "builtins") and path and "<" not in path:
@@ -110,15 +126,19 @@ def handle(found: Any, name: str = "", digest: str = "") -> str:
     whole = digest or source_digest(found)
     text = f"{HERE}:{word}-{whole[:8]}"
     if _DIGESTS.setdefault(text, whole) != whole:
-        raise SpecError(f"{word}: another object of this process has the handle {text}; rename either")
+        raise SpecError(
+            f"{word}: another object of this process has the handle {text}; rename either"
+        )
     _OBJECTS[text] = found
     return text
 
 
 def numbered(found: Any, name: str) -> str:
-    """Return a handle that reveals nothing of an object's content: with a digest of private rows, guesses can be tried.
+    """Return a handle that reveals nothing of an object's content: with a digest of private rows,
+    guesses can be tried.
 
-    It ends with a number, 1 for the first content that this process was handed: a script counts alike each time.
+    It ends with a number, 1 for the first content that this process was handed: a script counts
+    alike each time.
     """
     text = f"{HERE}:{name}-{_NUMBERS.setdefault(source_digest(found), len(_NUMBERS) + 1)}"
     _OBJECTS[text] = found
@@ -142,10 +162,11 @@ def _reaches(text: str, found: Any) -> bool:
 
 
 def source_digest(found: Any) -> str:
-    """Return the digest of an object's source and of the values it refers to, the same in every process.
+    """Return the digest of an object's source and of the values it refers to, the same in every
+    process.
 
-    A module counts by its name, one of the user's also by the files of `own_files`. Raises SpecError for a value that
-    cannot travel, or that is nested too deeply.
+    A module counts by its name, one of the user's also by the files of `own_files`. Raises
+    SpecError for a value that cannot travel, or that is nested too deeply.
     """
     try:
         return _digest([_identity(found, {})])
@@ -157,7 +178,8 @@ def source_digest(found: Any) -> str:
 
 
 def own_digests(names: Iterable[str], key: bytes) -> dict[str, str]:
-    """Return keyed digests: by module those of the files of `own_files`, then of the objects of these names.
+    """Return keyed digests: by module those of the files of `own_files`, then of the objects of
+    these names.
 
     An object that cannot travel has that of its module's files.
     """
@@ -171,11 +193,14 @@ def own_digests(names: Iterable[str], key: bytes) -> dict[str, str]:
         except SpecError:
             objects[name] = str(_identity(sys.modules.get(module), {}))
     found = dict(sorted(files.items())) | objects
-    return {name: hmac.new(key, digest.encode(), "sha256").hexdigest() for name, digest in found.items()}
+    return {
+        name: hmac.new(key, digest.encode(), "sha256").hexdigest() for name, digest in found.items()
+    }
 
 
 def own_files(module: str) -> dict[str, Path]:
-    """Return the files of a user's module and of all of the user's that it imports, read off their source, by name.
+    """Return the files of a user's module and of all of the user's that it imports, read off their
+    source, by name.
 
     No module is imported for it: what the user's code never imports may fail, or do anything.
     """
@@ -198,7 +223,8 @@ def own_files(module: str) -> dict[str, Path]:
 
 
 def _own_place(name: str, inside: list[str]) -> tuple[Path | None, list[str]]:
-    """Return a user's module's file, or the folder of a package without one, and the folders of a package's modules.
+    """Return a user's module's file, or the folder of a package without one, and the folders of a
+    package's modules.
 
     inside: those folders of the package that it is in. None: it is not the user's.
     """
@@ -210,13 +236,17 @@ def _own_place(name: str, inside: list[str]) -> tuple[Path | None, list[str]]:
             spec = PathFinder.find_spec(last, inside) if package else importlib.util.find_spec(name)
         except (ImportError, ValueError):
             spec = None
-        file, folders = (spec.origin, list(spec.submodule_search_locations or ())) if spec else (None, [])
+        file, folders = (
+            (spec.origin, list(spec.submodule_search_locations or ())) if spec else (None, [])
+        )
     place = file or next(iter(folders), None)
     return (None if place is None or _is_installed(name, place) else Path(place)), folders
 
 
 def _imports(file: Path, name: str) -> Iterator[str]:
-    """Yield the modules that a module's source imports anywhere, and the names that may be modules of theirs."""
+    """Yield the modules that a module's source imports anywhere, and the names that may be modules
+    of theirs.
+    """
     package = name if file.stem == "__init__" else name.rpartition(".")[0]
     try:
         nodes = list(ast.walk(ast.parse(file.read_bytes())))
@@ -239,9 +269,11 @@ def _digest(parts: Iterable[Any]) -> str:
 
 
 def _identity(found: Any, seen: dict[int, Any]) -> Any:
-    """Return what tells an object from others in every process: source, and the values that the source refers to.
+    """Return what tells an object from others in every process: source, and the values that the
+    source refers to.
 
-    seen: the number of each object met before, by its id, with the object, so that no other takes the id.
+    seen: the number of each object met before, by its id, with the object, so that no other takes
+    the id.
     """
     kind, parts = type(found), found
     if found is None or kind in (*_TYPES, complex):
@@ -255,14 +287,18 @@ def _identity(found: Any, seen: dict[int, Any]) -> Any:
             found.__name__,
             sorted((name, file_sha256(file)) for name, file in files.items()),
         )
-    if isinstance(found, set | frozenset):  # each value counts from here: their order differs by process
+    if isinstance(
+        found, set | frozenset
+    ):  # each value counts from here: their order differs by process
         return kind.__name__, _digest(sorted(repr(_identity(value, dict(seen))) for value in found))
     if id(found) in seen:
         return "again", seen[id(found)][0]
     if kind is not tuple:  # equal constants may be one tuple or several
         seen[id(found)] = len(seen), found
     if isinstance(found, type | FunctionType):
-        if not _is_own(found) and "<" not in found.__qualname__:  # else a function made it, from values
+        if (
+            not _is_own(found) and "<" not in found.__qualname__
+        ):  # else a function made it, from values
             return found.__module__, found.__qualname__
         parts = chain([_source(found)], _referred(found))
     elif isinstance(found, MethodType):
@@ -287,7 +323,9 @@ def _reduced(found: Any) -> Iterable[Any]:
 
 
 def _is_tensor(value: Any) -> bool:
-    return not isinstance(value, type) and hasattr(value, "detach") and hasattr(value, "requires_grad")
+    return (
+        not isinstance(value, type) and hasattr(value, "detach") and hasattr(value, "requires_grad")
+    )
 
 
 def _tensor(value: Any) -> tuple[Any, ...]:
@@ -297,7 +335,9 @@ def _tensor(value: Any) -> tuple[Any, ...]:
 
 
 def _source(found: Any) -> Any:
-    """Return the source of a class or function; of a lambda its code, as several may share a line."""
+    """Return the source of a class or function; of a lambda its code, as several may share a
+    line.
+    """
     try:
         if found.__name__ != "<lambda>":
             return inspect.getsource(found)
@@ -312,7 +352,9 @@ def _code(code: CodeType) -> Any:
 
 
 def _referred(found: Any) -> Iterator[Any]:
-    """Yield the values that a class or function refers to: bases, attributes, defaults, closures and globals."""
+    """Yield the values that a class or function refers to: bases, attributes, defaults, closures
+    and globals.
+    """
     if isinstance(found, type):
         yield from found.__bases__
         for name, value in sorted(vars(found).items()):
@@ -338,14 +380,18 @@ def _unwrapped(value: Any) -> Any:
 
 
 def _names(code: CodeType) -> set[str]:
-    """Return the names of globals that code and its inner functions and classes read: no names of attributes."""
+    """Return the names of globals that code and its inner functions and classes read: no names of
+    attributes.
+    """
     inner = (c for c in code.co_consts if isinstance(c, CodeType))
     own = {step.argval for step in dis.get_instructions(code) if step.opname in _READS}
     return own.union(*map(_names, inner))
 
 
 def _stable(found: Any) -> bytes:
-    """Pickle an object without addresses of tensors and without the random names that cloudpickle gives classes."""
+    """Pickle an object without addresses of tensors and without the random names that cloudpickle
+    gives classes.
+    """
     from cloudpickle import cloudpickle  # type: ignore[import-untyped]
 
     class Stable(cloudpickle.Pickler):  # type: ignore[misc, unused-ignore]
@@ -371,14 +417,17 @@ def _uint8() -> Any:
 
 
 def by_value(found: Any, name: str, *, stable: bool = False) -> bytes:
-    """Pickle an object with its class or source, which another process need not have. Raises SpecError.
+    """Pickle an object with its class or source, which another process need not have. Raises
+    SpecError.
 
     stable: equal objects have equal bytes in every process, which nothing can load.
     """
     try:
         import cloudpickle
     except ImportError:
-        raise missing("cloudpickle", "dev", ", or move the object into a module of its own") from None
+        raise missing(
+            "cloudpickle", "dev", ", or move the object into a module of its own"
+        ) from None
     module: Any = sys.modules.get(getattr(found, "__module__", None) or "")
     own_module = _is_own(found) and module.__name__ != "__main__"
     try:
@@ -388,8 +437,8 @@ def by_value(found: Any, name: str, *, stable: bool = False) -> bytes:
         return content
     except Exception as error:  # pickling runs the object's own code
         raise SpecError(
-            f"{name}: cannot be sent to another process ({type(error).__name__}: {error}); define it without open "
-            "files, locks or generators"
+            f"{name}: cannot be sent to another process ({type(error).__name__}: {error}); define "
+            "it without open files, locks or generators"
         ) from error
     finally:
         if own_module:
@@ -427,31 +476,44 @@ def unpack(objects: Mapping[str, bytes]) -> None:
                 _OBJECTS[name] = pickle.loads(content)
             except (ImportError, AttributeError) as error:
                 raise SpecError(
-                    f"{name}: needs a module that this process cannot import ({error}); install that module on every "
-                    "machine, or move what the object needs into the object's own file"
+                    f"{name}: needs a module that this process cannot import ({error}); install "
+                    "that module on every machine, or move what the object needs into the object's "
+                    "own file"
                 ) from error
 
 
 def call(
     make: Callable[..., Any], options: Mapping[str, Any], offered: Mapping[str, Any], setting: str
 ) -> Any:
-    """Call `make` with these options, and with those of the offered values that it has parameters for.
+    """Call `make` with these options, and with those of the offered values that it has parameters
+    for.
 
-    Raises SpecError for an option that is unknown, missing or of another type than its annotation or default.
+    Raises SpecError for an option that is unknown, missing or of another type than its annotation
+    or default.
     """
     parameters = _parameters(make)
     open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     for option, value in options.items():
         if option not in parameters and not open_ended:
             raise SpecError(
-                f"{setting}.{option}: {_called(make)} has no such parameter. {suggest(option, parameters)}"
-                f"It has {', '.join(parameters) or 'none'}"
+                f"{setting}.{option}: {_called(make)} has no such parameter. "
+                f"{suggest(option, parameters)}It has {', '.join(parameters) or 'none'}"
             )
-        if option in parameters and (wanted := _type(parameters[option])) and not _is(value, wanted):
-            raise SpecError(f"{setting}.{option}: {_called(make)} wants {wanted.__name__}, got {value!r:.60}")
+        if (
+            option in parameters
+            and (wanted := _type(parameters[option]))
+            and not _is(value, wanted)
+        ):
+            raise SpecError(
+                f"{setting}.{option}: {_called(make)} wants {wanted.__name__}, got {value!r:.60}"
+            )
     values = {name: offered[name] for name in parameters if name in offered} | dict(options)
     for name, p in parameters.items():
-        if p.default is p.empty and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL) and name not in values:
+        if (
+            p.default is p.empty
+            and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)
+            and name not in values
+        ):
             raise SpecError(f"{setting}.{name}: {_called(make)} needs it; give it in [{setting}]")
     try:
         return make(**values)

@@ -23,7 +23,8 @@ def leave(number: int = signal.SIGINT, frame: FrameType | None = None) -> NoRetu
 
 @contextmanager
 def leaving_at_once() -> Iterator[None]:
-    """Let Ctrl-C end the process at once: within an import it would surface as whatever the library makes of it.
+    """Let Ctrl-C end the process at once: within an import it would surface as whatever the library
+    makes of it.
 
     Signals are the main thread's; in any other this does nothing.
     """
@@ -41,7 +42,9 @@ def leaving_at_once() -> Iterator[None]:
 def stopping(
     signals: Sequence[int], stop: threading.Event, say: Callable[[str], object]
 ) -> Iterator[threading.Event]:
-    """Let the first of these signals set `stop`, for a clean end; a second one interrupts at once."""
+    """Let the first of these signals set `stop`, for a clean end; a second one interrupts at
+    once.
+    """
 
     def handle(number: int, frame: FrameType | None) -> None:
         if stop.is_set():
@@ -59,12 +62,18 @@ def stopping(
 
 @contextmanager
 def interruptible(stop: threading.Event | None, sentence: str) -> Iterator[None]:
-    """Let Ctrl-C set `stop`, for a clean end of the block; after it KeyboardInterrupt ends the cell with a sentence.
+    """Let Ctrl-C set `stop`, for a clean end of the block; after it KeyboardInterrupt ends the cell
+    with a sentence.
 
-    Where `stop` is None, in other threads, and where the program has a handler of its own, nothing changes.
+    Where `stop` is None, in other threads, and where the program has a handler of its own, nothing
+    changes.
     """
     main = threading.current_thread() is threading.main_thread()
-    if stop is None or not main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+    if (
+        stop is None
+        or not main
+        or signal.getsignal(signal.SIGINT) is not signal.default_int_handler
+    ):
         yield
         return
     pressed = threading.Event()

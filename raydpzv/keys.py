@@ -1,8 +1,9 @@
 """Randomness addressed by purpose.
 
-A `Key` is the address of a random stream: `Key(seed) / "direction" / client / step`. What is drawn depends on
-the address alone, so that order, retries, hosts and machines cannot move a draw. There is no global generator.
-Differential-privacy noise is the exception and never comes from here (see `raydpzv.privacy.mechanisms`).
+A `Key` is the address of a random stream: `Key(seed) / "direction" / client / step`. What is drawn
+depends on the address alone, so that order, retries, hosts and machines cannot move a draw. There
+is no global generator. Differential-privacy noise is the exception and never comes from here (see
+`raydpzv.privacy.mechanisms`).
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ SERVER_PARTY = (1 << PARTY_BITS) - 1
 class Key:
     """The address of a random stream: a run's seed and a path of names and numbers.
 
-    Two different paths give unrelated streams: the path is encoded injectively (type, length, content) and
-    hashed with BLAKE2b.
+    Two different paths give unrelated streams: the path is encoded injectively (type, length,
+    content) and hashed with BLAKE2b.
     """
 
     seed: int
@@ -54,7 +55,9 @@ class Key:
 
     @cached_property
     def direction_words(self) -> tuple[int, int]:
-        """The two key words of direction seeds; kept, since every update asks for those of its run."""
+        """The two key words of direction seeds; kept, since every update asks for those of its
+        run.
+        """
         return _words(self / "direction")
 
     def generator(self) -> np.random.Generator:
@@ -65,9 +68,9 @@ class Key:
 def direction_seed(key: Key, party: int, step: int, perturbation: int = 0) -> int:
     """Return the 64-bit seed of one perturbation's direction.
 
-    The triple is packed into 64 bits and passed through a keyed bijection (splitmix64's finaliser between two
-    key words), so that within a run two different triples cannot give the same seed: no collision is possible,
-    where hashing would only make it unlikely.
+    The triple is packed into 64 bits and passed through a keyed bijection (splitmix64's finaliser
+    between two key words), so that within a run two different triples cannot give the same seed: no
+    collision is possible, where hashing would only make it unlikely.
     """
     if not (0 <= party < _PARTIES and 0 <= step < _STEPS and 0 <= perturbation < _PERTURBATIONS):
         raise _no_direction(party, step, perturbation)
@@ -79,8 +82,8 @@ def direction_seed(key: Key, party: int, step: int, perturbation: int = 0) -> in
 class DirectionSeeds:
     """`direction_seed` of a run's directions 0..P-1, for the steps of a party one after the other.
 
-    Seeds of many steps are made at once, in a tenth of the time that they take one by one, and kept for the block of
-    steps that each party is in.
+    Seeds of many steps are made at once, in a tenth of the time that they take one by one, and kept
+    for the block of steps that each party is in.
     """
 
     def __init__(self, key: Key, perturbations: int) -> None:
@@ -100,13 +103,20 @@ class DirectionSeeds:
         if not (0 <= party < _PARTIES and 0 <= first < _STEPS and last < _PERTURBATIONS):
             raise _no_direction(party, first, last)
         steps = np.arange(first, first + _SEEDS_TOGETHER, dtype=np.uint64)[:, None]
-        return direction_seeds(self._words, party, steps, np.arange(self._perturbations, dtype=np.uint64))
+        return direction_seeds(
+            self._words, party, steps, np.arange(self._perturbations, dtype=np.uint64)
+        )
 
 
 def direction_seeds(
-    words: tuple[int, int], party: int, steps: npt.NDArray[np.uint64], perturbations: npt.NDArray[np.uint64]
+    words: tuple[int, int],
+    party: int,
+    steps: npt.NDArray[np.uint64],
+    perturbations: npt.NDArray[np.uint64],
 ) -> npt.NDArray[np.uint64]:
-    """Return `direction_seed` of many steps and perturbations, given the run's two key words; arrays broadcast."""
+    """Return `direction_seed` of many steps and perturbations, given the run's two key words;
+    arrays broadcast.
+    """
     packed = np.uint64(party << STEP_BITS) | steps
     before, after = (np.uint64(word) for word in words)
     return _splitmix_of((packed << np.uint64(PERTURBATION_BITS) | perturbations) ^ before) ^ after
@@ -125,8 +135,8 @@ def _no_direction(party: int, step: int, perturbation: int) -> InputError:
 def step_seed(key: Key, party: int, step: int) -> int:
     """Return the 64-bit seed of a step, of which all its directions follow (`perturbation_seeds`).
 
-    Its lower 10 bits are 0, its upper 54 those of (party, step) after a keyed bijection on 54 bits: two different steps
-    of a run cannot have the same seed.
+    Its lower 10 bits are 0, its upper 54 those of (party, step) after a keyed bijection on 54 bits:
+    two different steps of a run cannot have the same seed.
     """
     for value, bits, name in ((party, PARTY_BITS, "party"), (step, STEP_BITS, "step")):
         if not 0 <= value < 1 << bits:
@@ -142,18 +152,26 @@ def step_words(key: Key) -> tuple[int, int]:
     return before >> PERTURBATION_BITS, after >> PERTURBATION_BITS
 
 
-def step_seeds(words: tuple[int, int], party: int, steps: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+def step_seeds(
+    words: tuple[int, int], party: int, steps: npt.NDArray[np.uint64]
+) -> npt.NDArray[np.uint64]:
     """Return `step_seed` of many steps, given the run's two key words."""
     before, after = (np.uint64(word) for word in words)
     packed = np.uint64(party << STEP_BITS) | steps
-    return (_splitmix_of(packed ^ before, PARTY_BITS + STEP_BITS) ^ after) << np.uint64(PERTURBATION_BITS)
+    return (_splitmix_of(packed ^ before, PARTY_BITS + STEP_BITS) ^ after) << np.uint64(
+        PERTURBATION_BITS
+    )
 
 
-def perturbation_seeds(steps: npt.ArrayLike, perturbations: npt.ArrayLike) -> npt.NDArray[np.uint64]:
-    """Return the seeds of directions: those with these numbers (0 to 1023) in the steps with these seeds.
+def perturbation_seeds(
+    steps: npt.ArrayLike, perturbations: npt.ArrayLike
+) -> npt.NDArray[np.uint64]:
+    """Return the seeds of directions: those with these numbers (0 to 1023) in the steps with these
+    seeds.
 
-    Anyone who knows a step's seed knows its directions; no key is needed. A bijection of the step's seed, in whose
-    lower 10 bits the number is put: different directions of a run have different seeds. Arrays broadcast.
+    Anyone who knows a step's seed knows its directions; no key is needed. A bijection of the step's
+    seed, in whose lower 10 bits the number is put: different directions of a run have different
+    seeds. Arrays broadcast.
     """
     numbers = np.asarray(perturbations, np.uint64)
     if numbers.size and numbers.max() >> np.uint64(PERTURBATION_BITS):
@@ -171,7 +189,8 @@ def pool_seeds(key: Key, count: int) -> npt.NDArray[np.uint64]:
 
 
 def shifted(secret: Key, seeds: np.ndarray) -> np.ndarray:
-    """Return the seeds moved by a bijection that only holders of the secret know, uint64 of the same shape.
+    """Return the seeds moved by a bijection that only holders of the secret know, uint64 of the
+    same shape.
 
     DeComFL A.3 (private seed shift). Different seeds stay different.
     """
@@ -182,12 +201,18 @@ def shifted(secret: Key, seeds: np.ndarray) -> np.ndarray:
 
 @lru_cache(maxsize=16)
 def _words(key: Key) -> tuple[int, int]:
-    """The two key words of a bijection; kept, since a run asks for those of one key again and again."""
+    """The two key words of a bijection; kept, since a run asks for those of one key again and
+    again.
+    """
     words = key.digest(16)
     return int.from_bytes(words[:8], "little"), int.from_bytes(words[8:], "little")
 
 
-_GOLDEN, _ROUNDS, _LAST_SHIFT = 0x9E3779B97F4A7C15, ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)), 31
+_GOLDEN, _ROUNDS, _LAST_SHIFT = (
+    0x9E3779B97F4A7C15,
+    ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)),
+    31,
+)
 
 
 def _splitmix_of(x: npt.NDArray[np.uint64], bits: int = 64) -> npt.NDArray[np.uint64]:

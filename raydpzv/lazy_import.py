@@ -1,11 +1,11 @@
 """torch as a name that loads the library when something of it is first used.
 
-Importing torch takes two seconds of CPU. So `from raydpzv.lazy_import import torch` replaces `import torch` in every
-module that a run with compiled kernels imports. Modules that define torch classes import torch itself, and functions
-import those modules.
+Importing torch takes two seconds of CPU. So `from raydpzv.lazy_import import torch` replaces
+`import torch` in every module that a run with compiled kernels imports. Modules that define torch
+classes import torch itself, and functions import those modules.
 
-Nothing stands in `sys.modules` for a library that is not loaded: matplotlib and others look there before they ask
-whether an array is torch's.
+Nothing stands in `sys.modules` for a library that is not loaded: matplotlib and others look there
+before they ask whether an array is torch's.
 """
 
 from __future__ import annotations
@@ -57,7 +57,9 @@ class _Called(ModuleType):
 
 
 def make_callable(package: str, target: str) -> None:
-    """Let a package be called as the public function of its name; target: that function, "module:function"."""
+    """Let a package be called as the public function of its name; target: that function,
+    "module:function".
+    """
     module = sys.modules[package]
     module.__class__ = _Called
     module._target = target  # type: ignore[attr-defined]

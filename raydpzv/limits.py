@@ -16,7 +16,9 @@ _ROOM = ("failed to map segment", "cannot allocate memory", "can't start new thr
 
 
 _LEAST_ROOM = 5 * 2**28
-"""Bytes of addresses below which the libraries of a run abort without a word; it maps more than it uses."""
+"""Bytes of addresses below which the libraries of a run abort without a word; it maps more than it
+uses.
+"""
 
 _ONE_FREE: ContextVar[bool] = ContextVar("one_thread_free", default=False)
 
@@ -27,7 +29,9 @@ def cores() -> int:
 
 
 def free_threads() -> int:
-    """Return how many threads may work side by side: one a core, at most OMP_NUM_THREADS, which Ray sets in workers."""
+    """Return how many threads may work side by side: one a core, at most OMP_NUM_THREADS, which Ray
+    sets in workers.
+    """
     if _ONE_FREE.get():
         return 1
     asked = os.environ.get("OMP_NUM_THREADS", "")
@@ -49,8 +53,8 @@ def require_room() -> None:
     room = soft_limit("AS")
     if room is not None and room < _LEAST_ROOM:
         raise InputError(
-            f"wanted at least {_LEAST_ROOM / 2**30:g} GiB of addresses for a run, got a limit of {room / 2**30:.3g}: "
-            "too little memory; raise it (ulimit -v unlimited)"
+            f"wanted at least {_LEAST_ROOM / 2**30:g} GiB of addresses for a run, got a limit of "
+            f"{room / 2**30:.3g}: too little memory; raise it (ulimit -v unlimited)"
         )
 
 
@@ -59,20 +63,23 @@ def shortage(error: BaseException) -> str | None:
     number = error.errno if isinstance(error, OSError) else None
     if number in (errno.EMFILE, errno.ENFILE):
         return (
-            f"too many open files{_at_most('NOFILE', 1, 'files')}; raise the limit (ulimit -n 4096), or ask for fewer "
-            f"actors ({_short(error)})"
+            f"too many open files{_at_most('NOFILE', 1, 'files')}; raise the limit (ulimit -n "
+            f"4096), or ask for fewer actors ({_short(error)})"
         )
     if isinstance(error, MemoryError) or number == errno.ENOMEM or _lacks_room(error):
         return (
-            f"wanted a run that fits into memory, got one that does not{_at_most('AS', 2**30, 'GiB of addresses')}; "
-            f"make data, model, batch or budget smaller, or raise the limit (ulimit -v) ({_short(error)})"
+            "wanted a run that fits into memory, got one that does "
+            f"not{_at_most('AS', 2**30, 'GiB of addresses')}; make data, model, batch or budget "
+            f"smaller, or raise the limit (ulimit -v) ({_short(error)})"
         )
     return None
 
 
 def _lacks_room(error: BaseException) -> bool:
     text = str(error).lower()
-    return isinstance(error, ImportError | RuntimeError | OSError) and any(words in text for words in _ROOM)
+    return isinstance(error, ImportError | RuntimeError | OSError) and any(
+        words in text for words in _ROOM
+    )
 
 
 def _short(error: BaseException) -> str:
@@ -95,7 +102,9 @@ def soft_limit(name: str) -> int | None:
 
 
 def raise_open_files(wanted: int) -> int | None:
-    """Let this process have so many open files, as far as it may; return how many it may have, None: any number."""
+    """Let this process have so many open files, as far as it may; return how many it may have,
+    None: any number.
+    """
     found = soft_limit("NOFILE")
     if found is None or found >= wanted:
         return found

@@ -1,4 +1,6 @@
-"""What a notebook shows: small tables instead of long texts, and one line of progress that changes in place."""
+"""What a notebook shows: small tables instead of long texts, and one line of progress that changes
+in place.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,10 @@ class CellLine:
 
 
 def table_html(
-    title: str, rows: Iterable[Sequence[object]], heads: Sequence[object] = (), notes: Iterable[object] = ()
+    title: str,
+    rows: Iterable[Sequence[object]],
+    heads: Sequence[object] = (),
+    notes: Iterable[object] = (),
 ) -> str:
     """Return a small table as HTML; every text is shown as it is, never read as HTML."""
     head = "".join(f"<th>{_text(cell)}</th>" for cell in heads)

@@ -1,6 +1,7 @@
 """The packages `actors` and `scenarios`, found beside this one whatever else bears their names.
 
-Their names are common: a user's own `actors.py` or folder `scenarios` beside her script comes first on `sys.path`.
+Their names are common: a user's own `actors.py` or folder `scenarios` beside her script comes first
+on `sys.path`.
 """
 
 from __future__ import annotations
@@ -23,15 +24,16 @@ HOME = Path(__file__).resolve().parent.parent
 def load_own(name: str) -> ModuleType:
     """Return the neighbour with that name, and let every later import of the name find it.
 
-    Raises InputError if another module with the name was imported before: two cannot bear it in one process.
+    Raises InputError if another module with the name was imported before: two cannot bear it in one
+    process.
     """
     loaded = sys.modules.get(name)
     if loaded is not None:
         if _is_own(loaded.__spec__):
             return loaded
         raise InputError(
-            f"wanted raydpzv's own package `{name}`, got {_file(loaded.__spec__) or loaded}, imported before; "
-            "rename that file or folder"
+            f"wanted raydpzv's own package `{name}`, got {_file(loaded.__spec__) or loaded}, "
+            "imported before; rename that file or folder"
         )
     spec = PathFinder.find_spec(name, [str(HOME)])
     if spec is None or spec.loader is None:
@@ -55,7 +57,8 @@ def import_module(name: str) -> ModuleType:
 
 
 def shadowing(name: str, folders: Sequence[Path]) -> Path | None:
-    """Return the file that an import of `name` finds in these folders, if it is not this package's neighbour.
+    """Return the file that an import of `name` finds in these folders, if it is not this package's
+    neighbour.
 
     A folder without an __init__.py does not count: a package later on the path comes before it.
     """

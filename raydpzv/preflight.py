@@ -1,4 +1,6 @@
-"""Look at a scenario in seconds, without training it: does it fit, is it a function, and what will it cost?"""
+"""Look at a scenario in seconds, without training it: does it fit, is it a function, and what will
+it cost?
+"""
 
 from __future__ import annotations
 
@@ -25,13 +27,16 @@ if TYPE_CHECKING:  # loads torch
     from raydpzv.forecast import Forecast
 
 _LEAST, _MOST, _SECONDS = 5, 100, 1.0
-"""Updates that are made and thrown away, to see what one costs: at most so many, and so long after the first few."""
+"""Updates that are made and thrown away, to see what one costs: at most so many, and so long after
+the first few.
+"""
 _LONGEST = 60.0
 """Seconds that the least number of updates may take, as foretold, to be made at all."""
 _MODELS = 8
 _ELSEWHERE = (
-    "import pickle, sys; from raydpzv.foreign import unpack; from raydpzv.preflight import first_weights; "
-    "spec, data = pickle.load(sys.stdin.buffer); unpack(data); print(first_weights(spec))"
+    "import pickle, sys; from raydpzv.foreign import unpack; from raydpzv.preflight import "
+    "first_weights; spec, data = pickle.load(sys.stdin.buffer); unpack(data); "
+    "print(first_weights(spec))"
 )
 
 
@@ -48,8 +53,9 @@ class Cost:
 class Checked:
     """What `check` found: parameters and constants by model, and the measured cost of an update.
 
-    cost: None under the wall clock, and where updates take minutes. updates: planned, None: no plan. memory: the most
-    bytes that this process held. foretold: before weights were read, None where there are none to read.
+    cost: None under the wall clock, and where updates take minutes. updates: planned, None: no
+    plan. memory: the most bytes that this process held. foretold: before weights were read, None
+    where there are none to read.
     """
 
     models: dict[str, int]
@@ -75,24 +81,27 @@ class Checked:
             found.append(f"an update costs {traffic:,.0f} bytes and {self.cost.seconds:.2g} s")
             if self.updates:
                 whole = f"{traffic * self.updates:,.0f} bytes and {self.cost.seconds * self.updates:,.3g} s"
-                found.append(f"{self.updates:,} updates cost about {whole}, plus start and evaluations")
+                found.append(
+                    f"{self.updates:,} updates cost about {whole}, plus start and evaluations"
+                )
         return [*found, f"this process held at most {self.memory / 2**20:,.0f} MiB"]
 
 
 def check(scenario: AnyScenario | str) -> Checked:
-    """Prepare a scenario, start it in another process, and measure a few updates; nothing is written.
+    """Prepare a scenario, start it in another process, and measure a few updates; nothing is
+    written.
 
-    A user's own model is refused if its scores are random, depend on other records, or have the wrong shape. Of more
-    than eight models the first are looked at. Weights are read only if the models will fit into memory. Raises
-    InputError.
+    A user's own model is refused if its scores are random, depend on other records, or have the
+    wrong shape. Of more than eight models the first are looked at. Weights are read only if the
+    models will fit into memory. Raises InputError.
     """
     spec = scenario_of(scenario)
     foretold = foretell(spec) if spec.model.weights or spec.model.folder else None
     prepared = prepare(spec)
     if first_weights(spec) != _elsewhere(spec):
         raise InputError(
-            "the model's first weights differ between two processes: let its own initialisation depend on torch's "
-            "generator alone, or hand over a module with weights"
+            "the model's first weights differ between two processes: let its own initialisation "
+            "depend on torch's generator alone, or hand over a module with weights"
         )
     quick = foretold is None or foretold.seconds * _LEAST < _LONGEST
     models = {name: prepared.flat_model(name) for name in _names(prepared)}
@@ -107,15 +116,18 @@ def check(scenario: AnyScenario | str) -> Checked:
 
 
 def foretell(scenario: AnyScenario | str) -> Forecast:
-    """Estimate memory, bytes and time; reads the data, but no weights. Raises InputError if the models will not fit."""
+    """Estimate memory, bytes and time; reads the data, but no weights. Raises InputError if the
+    models will not fit.
+    """
     from raydpzv.forecast import forecast  # loads torch
 
     found = forecast(scenario_of(scenario))
     there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if found.memory > there:
         raise InputError(
-            f"the models need about {found.memory / 2**30:,.3g} GiB in one process, and this machine has "
-            f"{there / 2**30:,.3g}; train adapters (model.lora), take a smaller model or another machine"
+            f"the models need about {found.memory / 2**30:,.3g} GiB in one process, and this "
+            f"machine has {there / 2**30:,.3g}; train adapters (model.lora), take a smaller model "
+            "or another machine"
         )
     return found
 
@@ -145,7 +157,9 @@ def _elsewhere(spec: AnyScenario) -> str:
 
 
 def _measured(prepared: Prepared) -> Cost:
-    """Return the mean cost of the updates after the first, which waits for compilers and the first evaluation."""
+    """Return the mean cost of the updates after the first, which waits for compilers and the first
+    evaluation.
+    """
     stop, ends = threading.Event(), [time.perf_counter()]
 
     def note(status: Status) -> None:

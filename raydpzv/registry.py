@@ -1,8 +1,9 @@
-"""What a scenario can name, in one place: methods, data sources, splits, models, heads, losses, runners, logs.
+"""What a scenario can name, in one place: methods, data sources, splits, models, heads, losses,
+runners, logs.
 
-An entry is a name and where to find it, "module:attribute". Nothing is imported before it is asked for, so that a list
-of names costs nothing and a layer can offer what lies above it (the Ray runner) without importing upward. A new method
-is one file and one line here.
+An entry is a name and where to find it, "module:attribute". Nothing is imported before it is asked
+for, so that a list of names costs nothing and a layer can offer what lies above it (the Ray runner)
+without importing upward. A new method is one file and one line here.
 """
 
 from __future__ import annotations
@@ -26,9 +27,10 @@ def _entries(module: str, names: str) -> dict[str, str]:
 class Registry(Mapping[str, Any]):
     """Entries of one kind by name, imported when they are asked for.
 
-    kind: what an entry is, for messages ("method"); setting: the key of a scenario that names one. check: a function of
-    name and entry, "module:function", that returns the entry or refuses it; asked once for each. own: users may name
-    an object of their own, "module:attribute"; a function of that name, which returns an entry.
+    kind: what an entry is, for messages ("method"); setting: the key of a scenario that names one.
+    check: a function of name and entry, "module:function", that returns the entry or refuses it;
+    asked once for each. own: users may name an object of their own, "module:attribute"; a function
+    of that name, which returns an entry.
     """
 
     def __init__(
@@ -39,14 +41,18 @@ class Registry(Mapping[str, Any]):
         self._check, self._own, self._checked = check, own, dict[str, Any]()
 
     def __getitem__(self, name: str) -> Any:
-        """Return the entry; SpecError names the nearest known one if there is none of that name, or what is wrong."""
+        """Return the entry; SpecError names the nearest known one if there is none of that name, or
+        what is wrong.
+        """
         if name not in self:
             raise SpecError(
                 f'{self.setting}: unknown {self.kind} "{name}". {suggest(name, self._entries)}'
                 f"Choose {', '.join(self._entries)}"
             )
         if name not in self._entries:
-            return _imported(self._own)(name)  # looked up anew: a notebook may have loaded its module again
+            return _imported(self._own)(
+                name
+            )  # looked up anew: a notebook may have loaded its module again
         if name not in self._checked:
             found = _imported(self._entries[name])
             self._checked[name] = _imported(self._check)(name, found) if self._check else found
@@ -62,10 +68,13 @@ class Registry(Mapping[str, Any]):
         return len(self._entries)
 
     def add(self, name: str, target: str) -> None:
-        """Add an entry, "module:attribute". Raises SpecError if the name is taken or the target is no such pair."""
+        """Add an entry, "module:attribute". Raises SpecError if the name is taken or the target is
+        no such pair.
+        """
         if name in self._entries:
             raise SpecError(
-                f'{self.kind} "{name}" is there already ({self._entries[name]}); choose another name'
+                f'{self.kind} "{name}" is there already ({self._entries[name]}); choose another '
+                "name"
             )
         module, colon, attribute = target.partition(":")
         if not (module and colon and attribute.isidentifier()):
@@ -82,7 +91,9 @@ class Registry(Mapping[str, Any]):
         return self._entries.get(name, name).partition(":")[0]
 
     def summary(self, name: str) -> str:
-        """Return the first line of an entry's docstring without importing it; of a method, of its configuration's."""
+        """Return the first line of an entry's docstring without importing it; of a method, of its
+        configuration's.
+        """
         module, _, attribute = self._entries[name].partition(":")
         return _first_line(module, attribute)
 
@@ -93,7 +104,9 @@ def _imported(target: str) -> Any:
 
 
 def _first_line(module: str, attribute: str) -> str:
-    """Read a docstring from the source: importing a method's module would import torch for one line of text."""
+    """Read a docstring from the source: importing a method's module would import torch for one line
+    of text.
+    """
     found = importlib.util.find_spec(module)
     if found is None or found.origin is None:
         return ""
@@ -194,7 +207,9 @@ BOTTOMS = Registry(
     },
     own="raydpzv.models.own_model:model",
 )
-"""Client models: (shape of a record, hidden widths, embedding width[, vocabulary]) to a torch module."""
+"""Client models: (shape of a record, hidden widths, embedding width[, vocabulary]) to a torch
+module.
+"""
 
 HEADS = Registry(
     "head",
@@ -225,10 +240,14 @@ LOSSES = Registry(
     _entries("raydpzv.models.losses", "cross_entropy binary multi_label squared_error cox"),
     own="raydpzv.models.losses:own_loss",
 )
-"""`raydpzv.models.losses.Loss` of labels of one kind; each data set has a usual one (`raydpzv.data.sources.Source`)."""
+"""`raydpzv.models.losses.Loss` of labels of one kind; each data set has a usual one
+(`raydpzv.data.sources.Source`).
+"""
 
 RUNNERS = Registry(
-    "runner", "--runner", {"local": "raydpzv.experiment.runner:run_local", "ray": "actors.runner:run_on_ray"}
+    "runner",
+    "--runner",
+    {"local": "raydpzv.experiment.runner:run_local", "ray": "actors.runner:run_on_ray"},
 )
 """(prepared scenario, `RunOptions`) to a finished `Run`: in this process, or on Ray actors."""
 
@@ -237,14 +256,18 @@ RUN_POOLS = Registry(
     "--runner",
     {"local": "raydpzv.compare.run_comparison:on_this_machine", "ray": "actors.run_pool:on_ray"},
 )
-"""(`PoolOptions`, scenarios) to a function that makes many runs, with the arguments of `one_by_one`."""
+"""(`PoolOptions`, scenarios) to a function that makes many runs, with the arguments of
+`one_by_one`.
+"""
 
 TRIAL_POOLS = Registry(
     "runner",
     "--runner",
     {"local": "raydpzv.search.run_search:in_this_process", "ray": "actors.tune_search:on_tune"},
 )
-"""(`PoolOptions`, plan, trials) to a block in which a `raydpzv.search.run_search.Make` runs trials."""
+"""(`PoolOptions`, plan, trials) to a block in which a `raydpzv.search.run_search.Make` runs
+trials.
+"""
 
 LOGS = Registry(
     "log",
@@ -258,7 +281,9 @@ LOGS = Registry(
         "trackio": "raydpzv.records.trackers:TrackioLog",
     },
 )
-"""Classes of `raydpzv.records.callbacks.Callback` that write to the run's folder, or to a tracker."""
+"""Classes of `raydpzv.records.callbacks.Callback` that write to the run's folder, or to a
+tracker.
+"""
 
 PREPARERS = Registry(
     "kind of learning",
@@ -270,7 +295,10 @@ PREPARERS = Registry(
 LOCAL_PARTIES = Registry(
     "kind of learning",
     "method.name",
-    {kind: f"raydpzv.experiment.run_{kind}:{kind.title()}Parties" for kind in ("vertical", "horizontal")},
+    {
+        kind: f"raydpzv.experiment.run_{kind}:{kind.title()}Parties"
+        for kind in ("vertical", "horizontal")
+    },
 )
 """`raydpzv.experiment.local_session.PartiesMaker` of the parties of a run in this process."""
 
@@ -279,7 +307,9 @@ RESTARTERS = Registry(
     "method.name",
     {kind: f"raydpzv.experiment.resuming:restarted_{kind}" for kind in ("vertical", "horizontal")},
 )
-"""(prepared, `RunWriter`) to what resumes from the last checkpoint of the folder that a run writes; reads alone."""
+"""(prepared, `RunWriter`) to what resumes from the last checkpoint of the folder that a run writes;
+reads alone.
+"""
 
 SCENARIO_FOLDERS = [Path(__file__).parent.parent / "scenarios"]
 """Folders whose `*.toml` files are scenarios, and those in `comparisons/` comparisons, by name."""

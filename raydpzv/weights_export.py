@@ -1,4 +1,6 @@
-"""A run's weights under names that other libraries read: of the whole module, or of its adapters as peft has them."""
+"""A run's weights under names that other libraries read: of the whole module, or of its adapters as
+peft has them.
+"""
 
 from __future__ import annotations
 
@@ -33,10 +35,11 @@ def export(
 ) -> dict[str, tuple[int, ...]]:
     """Write a run's weights, and return their shapes by name.
 
-    format: "safetensors", a file of all weights under the module's own names, adapters merged; or "peft", a folder that
-    `peft.PeftModel.from_pretrained` loads, with the adapters and modules_to_save alone. party: of a vertical run, a
-    party's name or number, or "server". at: after how many updates, from the ledger; None: at the end. moved: where the
-    data are now, see `RunFolder.open`. Raises InputError and DataError.
+    format: "safetensors", a file of all weights under the module's own names, adapters merged; or
+    "peft", a folder that `peft.PeftModel.from_pretrained` loads, with the adapters and
+    modules_to_save alone. party: of a vertical run, a party's name or number, or "server". at:
+    after how many updates, from the ledger; None: at the end. moved: where the data are now, see
+    `RunFolder.open`. Raises InputError and DataError.
     """
     path, target = folder_of(run, "export"), Path(out)
     if format not in FORMATS:
@@ -59,20 +62,27 @@ def export(
 
 
 def _vector(folder: RunFolder, name: str, at: int | None) -> np.ndarray:
-    """Return a model's trained parameters float32 [d], checked against the record where it has their digest."""
+    """Return a model's trained parameters float32 [d], checked against the record where it has
+    their digest.
+    """
     if at is None:
         models = folder.models()
         if name in models:
-            recorded = [row["sha256"] for row in folder.rows()["model"].to_pylist() if row["party"] == name]
+            recorded = [
+                row["sha256"] for row in folder.rows()["model"].to_pylist() if row["party"] == name
+            ]
             if recorded and recorded[-1] != sha256(models[name]):
                 raise DataError(
-                    f"{folder.path}: models.npz is not what the run ended with; restore it from a copy"
+                    f"{folder.path}: models.npz is not what the run ended with; restore it from a "
+                    "copy"
                 )
             return models[name]
     party = name.partition(" ")[2]
     found = from_ledger(folder.path, at, int(party) if party else None)
     if found is None or name not in found.models:
-        raise InputError(f"export: the ledger of {folder.path} cannot rebuild {name} at --at; leave --at out")
+        raise InputError(
+            f"export: the ledger of {folder.path} cannot rebuild {name} at --at; leave --at out"
+        )
     return found.models[name]
 
 
@@ -89,8 +99,12 @@ def _bytes(tensors: dict[str, Any], flat: np.ndarray) -> bytes:
     try:
         from safetensors.torch import save
     except ImportError:
-        raise missing("safetensors", "weights", ", or save run.state_dict() with torch.save") from None
-    found: bytes = save(tensors, {"format": "pt", "raydpzv": __version__, "model_digest": sha256(flat)})
+        raise missing(
+            "safetensors", "weights", ", or save run.state_dict() with torch.save"
+        ) from None
+    found: bytes = save(
+        tensors, {"format": "pt", "raydpzv": __version__, "model_digest": sha256(flat)}
+    )
     return found
 
 
@@ -100,4 +114,6 @@ def _write(files: dict[Path, bytes]) -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(path, content)
         except OSError as error:
-            raise InputError(f"{path}: cannot write the weights ({error.strerror or error})") from None
+            raise InputError(
+                f"{path}: cannot write the weights ({error.strerror or error})"
+            ) from None

@@ -1,4 +1,6 @@
-"""Scenario files and the command line; `scenarios.load` and the other names of `raydpzv` are the same here."""
+"""Scenario files and the command line; `scenarios.load` and the other names of `raydpzv` are the
+same here.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The command line. Exit status: 0 done, 1 the run failed, 2 wrong input, 130 stopped by the user."""
+"""The command line. Exit status: 0 done, 1 the run failed, 2 wrong input, 130 stopped by the
+user.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ from scenarios.typer_options import as_command
 
 NAME = "raydpzv"
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
-"""What typer raises for a command line it cannot read. Newer versions have their own, older ones have click's."""
+"""What typer raises for a command line it cannot read. Newer versions have their own, older ones
+have click's.
+"""
 
 
 class CommandGroup(TyperGroup):
@@ -32,13 +36,16 @@ class CommandGroup(TyperGroup):
         windows_expand_args: bool = True,
         **extra: Any,
     ) -> NoReturn:
-        """Run the command that `args` (default: the process's) ask for, and end the process with its status."""
+        """Run the command that `args` (default: the process's) ask for, and end the process with
+        its status.
+        """
         forgiving_streams()
         given = list(sys.argv[1:] if args is None else args)
         for text in given:
             if not is_text(text):
                 complain(
-                    f"wanted arguments of UTF-8 text without control characters, got {text!r}; rename the file"
+                    f"wanted arguments of UTF-8 text without control characters, got {text!r}; "
+                    "rename the file"
                 )
                 sys.exit(2)
         if given[:1] == ["tune"] and any(word.split("=")[0] == "--space" for word in given):
@@ -69,9 +76,13 @@ app = typer.Typer(
 @app.callback()
 def program(
     context: typer.Context,
-    version: Annotated[bool, typer.Option("--version", help="Print the version and leave.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and leave.")
+    ] = False,
 ) -> None:
-    """Asynchronous, differentially private, zeroth-order federated learning, simulated on Ray actors."""
+    """Asynchronous, differentially private, zeroth-order federated learning, simulated on Ray
+    actors.
+    """
     if version:
         print(f"raydpzv {raydpzv.__version__}")
         raise typer.Exit()

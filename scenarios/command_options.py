@@ -1,7 +1,8 @@
 """What can be typed: a dataclass for each command, whose fields are its arguments and options.
 
-The docstring of a command's class is its help, and the docstring under a field is the field's, unless its type has
-one (`scenarios.options`). The command's work is in `scenarios.commands`, and is imported when it runs.
+The docstring of a command's class is its help, and the docstring under a field is the field's,
+unless its type has one (`scenarios.options`). The command's work is in `scenarios.commands`, and is
+imported when it runs.
 """
 
 from __future__ import annotations
@@ -92,7 +93,9 @@ class RunCommand(SettingChanges, FullOutput):
     out: Path | None = None
     """Run folder to write [default: runs/SCENARIO-...]"""
     or_resume: bool = False
-    """Resume an interrupted run of the same settings in --out or --storage, or show a complete one."""
+    """Resume an interrupted run of the same settings in --out or --storage, or show a complete
+    one.
+    """
     storage: Storage = None
     runner: RunnerName = "local"
     log: Log = None
@@ -101,14 +104,17 @@ class RunCommand(SettingChanges, FullOutput):
 
 @dataclass(frozen=True, kw_only=True)
 class ResumeCommand(FullOutput):
-    """Resume an interrupted run, comparison or search; under the virtual clock, to the same bits."""
+    """Resume an interrupted run, comparison or search; under the virtual clock, to the same
+    bits.
+    """
 
     run: Annotated[str, Argument()]
     """Folder or storage URI of an interrupted run, comparison or search."""
     out: Path | None = None
     """With a URI: folder on this machine to download to [default: runs/NAME]."""
     runner: str | None = None
-    """local (this process) or ray (actors) [default: local, under the wall clock the run's first runner; comparisons
+    """local (this process) or ray (actors) [default: local, under the wall clock the run's first
+    runner; comparisons
     and searches: auto]."""
     moved: Moved = None
     log: Log = None
@@ -117,7 +123,9 @@ class ResumeCommand(FullOutput):
 
 @dataclass(frozen=True, kw_only=True)
 class NewCommand(Options):
-    """Write a scenario for your own table, whose columns belong to several parties (vertical learning)."""
+    """Write a scenario for your own table, whose columns belong to several parties (vertical
+    learning).
+    """
 
     name: Annotated[str, Argument()]
     """Name of the scenario: NAME.toml is written."""
@@ -126,12 +134,14 @@ class NewCommand(Options):
     target: str | None = None
     """Column to predict [default: "label" or "target", if there is one]."""
     parties: str | None = None
-    """The columns of each party: "bank=income,age shop=visits"; put ; between parties if names have blanks [default:
-    two parties with half of the columns each]."""
+    """The columns of each party: "bank=income,age shop=visits"; put ; between parties if names have
+    blanks [default: two parties with half of the columns each]."""
     private: bool = False
     """Add noise for a proved ε of 1."""
     public_from_data: bool = False
-    """With --private: confirm that the file's classes, categories and rough ranges are public knowledge."""
+    """With --private: confirm that the file's classes, categories and rough ranges are public
+    knowledge.
+    """
     force: bool = False
     """Replace an existing NAME.toml."""
 
@@ -141,8 +151,8 @@ class CompareCommand(Execution):
     """Compare methods, values of ε and seeds on one split and budget, with controls beside them."""
 
     what: Annotated[list[str], Argument(autocompletion=comparable_names)]
-    """A comparison (see `raydpzv list`, or a TOML file), or scenarios: the first gives data, split, model and budget,
-    all give their methods."""
+    """A comparison (see `raydpzv list`, or a TOML file), or scenarios: the first gives data, split,
+    model and budget, all give their methods."""
     methods: str | None = None
     """More methods by name, separated by commas, with their default settings."""
     seeds: str | None = None
@@ -182,11 +192,15 @@ class SearchOptions(SearchTerms, Options):
     search: str = "random"
     """random, or optuna, which learns from earlier trials."""
     metric: str | None = None
-    """Metric that chooses the best [default: validation_accuracy if validation rows exist, else accuracy]."""
+    """Metric that chooses the best [default: validation_accuracy if validation rows exist, else
+    accuracy].
+    """
     scheduler: str = "none"
     """none, asha (pauses weak trials) or pbt (weak trials copy better ones)."""
     grace: Annotated[int | None, Option(min=1)] = None
-    """With asha: updates before trials pause or stop [default: an eighth, by Ray Tune's rule a ninth]."""
+    """With asha: updates before trials pause or stop [default: an eighth, by Ray Tune's rule a
+    ninth].
+    """
     interval: Annotated[int | None, Option(min=1)] = None
     """With pbt: updates between comparisons of the trials [default: a tenth]."""
     quantile: float | None = None
@@ -199,7 +213,9 @@ class SearchOptions(SearchTerms, Options):
     """Give each trial its own actors on Ray, as run --runner ray does."""
 
     def words(self) -> Iterator[str]:
-        """Yield the words of the command line for these options, without those that have their default."""
+        """Yield the words of the command line for these options, without those that have their
+        default.
+        """
         for field in fields(SearchOptions):
             value = getattr(self, field.name)
             if value != field.default:
@@ -210,7 +226,9 @@ class SearchOptions(SearchTerms, Options):
 
 @dataclass(frozen=True, kw_only=True)
 class SearchCommand(SearchOptions, Execution):
-    """Search settings of one scenario on Ray Tune; print the trials, the best and the ε of the whole search."""
+    """Search settings of one scenario on Ray Tune; print the trials, the best and the ε of the
+    whole search.
+    """
 
     scenario: ScenarioName
     space: Path
@@ -319,7 +337,9 @@ class ManifestOptions(KubePodOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class SubmitCommand(SettingChanges, ManifestOptions, JobOptions):
-    """Run a scenario as a job of a Ray cluster: submit, show its log, download its run folder, exit with its status."""
+    """Run a scenario as a job of a Ray cluster: submit, show its log, download its run folder, exit
+    with its status.
+    """
 
     scenario: Annotated[str | None, Argument(autocompletion=scenario_names)] = None
     """A scenario, by name (see `raydpzv list`) or as a TOML file in the packed folder."""
@@ -330,7 +350,9 @@ class SubmitCommand(SettingChanges, ManifestOptions, JobOptions):
     verbose: Verbose = False
 
     def run_words(self, scenario: str, data: Sequence[str]) -> list[str]:
-        """Return the job's command line without its --out; data: changed settings that say where the data are."""
+        """Return the job's command line without its --out; data: changed settings that say where
+        the data are.
+        """
         words = ["python", "-m", "raydpzv", "run", scenario, "--runner", "ray", "--or-resume"]
         words += [f"--{name}" for name in ("quiet", "explain", "verbose") if getattr(self, name)]
         words += [word for change in [*self.changes, *data] for word in ("--set", change)]
@@ -340,7 +362,9 @@ class SubmitCommand(SettingChanges, ManifestOptions, JobOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayCommand(Options):
-    """Rebuild the models of a run folder or a seed file; check every bit. Of a folder also at any update."""
+    """Rebuild the models of a run folder or a seed file; check every bit. Of a folder also at any
+    update.
+    """
 
     run: Annotated[Path, Argument()]
     """Run folder, or seed file (docs/seed-file.md)."""
@@ -350,14 +374,20 @@ class ReplayCommand(Options):
     """Only this client's model: its number, or its party's name."""
     moved: Moved = None
     weights: str | None = None
-    """Of a seed file: the weights that the training started from (.safetensors, .pt, module:attribute)."""
+    """Of a seed file: the weights that the training started from (.safetensors, .pt,
+    module:attribute).
+    """
     out: Path | None = None
-    """File for the parameters: .npz, or of a seed file .safetensors with the names of its tensors."""
+    """File for the parameters: .npz, or of a seed file .safetensors with the names of its
+    tensors.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExportCommand(Options):
-    """Write a run's weights for other libraries: all of them in one file, or the adapters as peft loads them."""
+    """Write a run's weights for other libraries: all of them in one file, or the adapters as peft
+    loads them.
+    """
 
     run: Annotated[Path, Argument()]
     """Run folder."""
@@ -374,7 +404,9 @@ class ExportCommand(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class StepCommand(Output):
-    """Walk through a run's ledger, update by update; leave clients out. On a terminal it asks where to go."""
+    """Walk through a run's ledger, update by update; leave clients out. On a terminal it asks where
+    to go.
+    """
 
     run: Annotated[Path, Argument()]
     """Run folder."""
@@ -385,9 +417,13 @@ class StepCommand(Output):
     stale: int | None = None
     """Go to the next update that used an embedding or a model so many updates old."""
     clip: bool = False
-    """Go to the next update at which the clip began to bind: it cut a record, and none in the update before."""
+    """Go to the next update at which the clip began to bind: it cut a record, and none in the
+    update before.
+    """
     without: str | None = None
-    """Leave this client out, by number or party's name: the run's end without its scalars, to first order."""
+    """Leave this client out, by number or party's name: the run's end without its scalars, to first
+    order.
+    """
     rank: bool = False
     """Leave out each client: first the one whose absence lowers the held-out loss most."""
     all: bool = False
@@ -401,19 +437,23 @@ class StepCommand(Output):
 
 @dataclass(frozen=True, kw_only=True)
 class AuditCommand(Output):
-    """Try to falsify a run's ε: print an observed ε beside the proved one; exit with 1 if it is falsified."""
+    """Try to falsify a run's ε: print an observed ε beside the proved one; exit with 1 if it is
+    falsified.
+    """
 
     run: Annotated[Path, Argument()]
     """Folder of a complete run."""
     by: str = "ledger"
-    """ledger (recomputed queries), runs (one canary in or out of many runs), guesses (many canaries in one run) or
-    labels (clients guess labels, over ε)."""
+    """ledger (recomputed queries), runs (one canary in or out of many runs), guesses (many canaries
+    in one run) or labels (clients guess labels, over ε)."""
     canaries: int | None = None
     """Records to change [default: 3; guesses: 200; labels: 20]."""
     row: list[int] | None = None
     """Training row to change instead of a drawn one. May be repeated."""
     kind: list[str] | None = None
-    """Change of a record: label, features or absent; in turn if repeated [default: the run's relation]."""
+    """Change of a record: label, features or absent; in turn if repeated [default: the run's
+    relation].
+    """
     runs: int = 100
     """Runs to make (--by runs)."""
     epsilons: str = "0.5,1,2,4,8"
@@ -453,21 +493,29 @@ class WatchCommand(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class PublishCommand(Options):
-    """Write what may leave of a private run, all covered by an ε; with --compact, a run's models as a seed file."""
+    """Write what may leave of a private run, all covered by an ε; with --compact, a run's models as
+    a seed file.
+    """
 
     run: Annotated[Path, Argument()]
     """Run folder."""
     out: Path | None = None
     """Folder to write or to replace. With --compact: the file to write [default: run.seeds]."""
     compact: bool = False
-    """Write one file of kilobytes that rebuilds the models: first weights, seeds and scalars (docs/seed-file.md)."""
+    """Write one file of kilobytes that rebuilds the models: first weights, seeds and scalars
+    (docs/seed-file.md).
+    """
     scalars: str | None = None
-    """With --compact: float32, float16 (may round) or sign [default: the smallest that keeps every bit]."""
+    """With --compact: float32, float16 (may round) or sign [default: the smallest that keeps every
+    bit].
+    """
     client: str | None = None
-    """With --compact: only this client's model of a vertical run: its number, or its party's name."""
+    """With --compact: only this client's model of a vertical run: its number, or its party's
+    name.
+    """
     weights: str | None = None
-    """With --compact: first weights that readers have (.safetensors, .pt, module:attribute) [default: the file of
-    model.weights]."""
+    """With --compact: first weights that readers have (.safetensors, .pt, module:attribute)
+    [default: the file of model.weights]."""
     quiet: Quiet = False
 
 

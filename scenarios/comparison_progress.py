@@ -80,7 +80,9 @@ def _line(planned: Planned, status: Status) -> str:
     limit, unit = limit_of(planned.spec)
     of = f"/{limit:,.0f}" if math.isfinite(limit) else ""
     scored = not (math.isnan(status.accuracy) and math.isnan(status.concordance))
-    return f"{who}: {amount_of(status, unit):,.0f}{of} {unit}{', ' + score(status) if scored else ''}"
+    return (
+        f"{who}: {amount_of(status, unit):,.0f}{of} {unit}{', ' + score(status) if scored else ''}"
+    )
 
 
 def show_comparison(
@@ -92,7 +94,11 @@ def show_comparison(
         print(paper_table(view), end="")
         return
     if as_json:
-        rows = {"lines": view.rows, "runs": compared.runs.to_pylist(), "claims": compared.claims.to_pylist()}
+        rows = {
+            "lines": view.rows,
+            "runs": compared.runs.to_pylist(),
+            "claims": compared.claims.to_pylist(),
+        }
         print(json_text({"folder": str(folder), "heads": comparison.heads} | rows), end="")
         return
     console = tables_console(_WIDTH)

@@ -1,4 +1,6 @@
-"""The display of runs at work: a bar and what is drawn below it on a terminal, a line every ten seconds elsewhere."""
+"""The display of runs at work: a bar and what is drawn below it on a terminal, a line every ten
+seconds elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ REDRAW = 0.1
 
 
 class Bar(NamedTuple):
-    """What a bar counts, how many there are (None: unknown), and its columns (None: how many of all)."""
+    """What a bar counts, how many there are (None: unknown), and its columns (None: how many of
+    all).
+    """
 
     unit: str
     total: float | None
@@ -38,8 +42,8 @@ class Bar(NamedTuple):
 class Display:
     """Shows progress while its block runs; prints nothing if quiet.
 
-    below: returns what is drawn below the bar; line: returns the line that is printed every `interval` seconds if
-    `console` is no terminal, "" for none.
+    below: returns what is drawn below the bar; line: returns the line that is printed every
+    `interval` seconds if `console` is no terminal, "" for none.
     """
 
     def __init__(
@@ -75,7 +79,10 @@ class Display:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.redraw(immediately=True)
         self._stack.close()
@@ -90,7 +97,9 @@ class Display:
         self._bar.update(self._task, completed=done, total=total)
 
     def redraw(self, *, immediately: bool = False) -> None:
-        """Draw what is below the bar anew, but not more often than every `REDRAW` seconds unless `immediately`."""
+        """Draw what is below the bar anew, but not more often than every `REDRAW` seconds unless
+        `immediately`.
+        """
         if self._live and (immediately or time.monotonic() - self._last >= REDRAW):
             self._last = time.monotonic()
             self._live.update(Group(self._bar, *self._below()), refresh=immediately)

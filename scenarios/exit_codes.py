@@ -20,7 +20,8 @@ STOPPED = 130
 
 @contextmanager
 def failures(folder: Path, names: Sequence[str] = ()) -> Iterator[None]:
-    """Keep the traceback of a run that failed in its folder; what nobody foresaw becomes a RunError.
+    """Keep the traceback of a run that failed in its folder; what nobody foresaw becomes a
+    RunError.
 
     names: those of the clients' parties, for messages.
     """
@@ -42,12 +43,16 @@ def failures(folder: Path, names: Sequence[str] = ()) -> Iterator[None]:
 
 
 def leave(folder: Path, runs: str, failed: Sequence[str], *, stopped: bool, nothing: str) -> None:
-    """End a command of many runs, with 130 if the user stopped it. Raises RunError if runs failed or none has a result.
+    """End a command of many runs, with 130 if the user stopped it. Raises RunError if runs failed
+    or none has a result.
 
-    runs: how many there are, and of what; failed: name and reason of each; nothing: the line if none has a result.
+    runs: how many there are, and of what; failed: name and reason of each; nothing: the line if
+    none has a result.
     """
     if stopped:
-        console(stderr=True).print(f"stopped; continue with: raydpzv resume {folder}", soft_wrap=True)
+        console(stderr=True).print(
+            f"stopped; continue with: raydpzv resume {folder}", soft_wrap=True
+        )
         raise typer.Exit(STOPPED)
     if failed:
         again = f"try them again with: raydpzv resume {folder}"
@@ -76,7 +81,12 @@ def errors(verbose: bool = False) -> Iterator[None]:
         if not isinstance(error, OSError):
             _unforeseen(error, verbose)
         # a path that is too long, a folder that is a file: wrong input that no check foresaw
-        _finish(error, f"{error.filename or ''}: {error.strerror or error}".removeprefix(": "), 2, verbose)
+        _finish(
+            error,
+            f"{error.filename or ''}: {error.strerror or error}".removeprefix(": "),
+            2,
+            verbose,
+        )
     except typer.BadParameter:
         raise
     except Exception as error:

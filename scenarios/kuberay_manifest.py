@@ -26,7 +26,9 @@ from scenarios.command_options import SubmitCommand
 from scenarios.options import chosen_logs
 
 _QUOTES_SINCE = (2, 60)
-"""A Ray whose `ray job submit` quotes words for the shell that reads them (ray-project/ray#63797)."""
+"""A Ray whose `ray job submit` quotes words for the shell that reads them
+(ray-project/ray#63797).
+"""
 _SHELLS = re.compile(r"[$`;&|<>()*?]")
 """What a shell reads as something else, also within double quotes or in words that look unhurt."""
 _NEEDED = {
@@ -61,7 +63,9 @@ def show(scenario: str, options: SubmitCommand) -> None:
 
 
 def _ray_job(options: SubmitCommand, name: str, spec: AnyScenario) -> RayJobOptions:
-    """Return what the manifest needs; a claim is optional with a storage. Raises InputError, SpecError."""
+    """Return what the manifest needs; a claim is optional with a storage. Raises InputError,
+    SpecError.
+    """
     given, storage = _given(options), options.storage
     if storage is not None:
         check_uri(storage)
@@ -72,8 +76,8 @@ def _ray_job(options: SubmitCommand, name: str, spec: AnyScenario) -> RayJobOpti
     alone = storage is not None and "claim" not in given
     if alone and urlsplit(storage).scheme == "file":
         raise SpecError(
-            f"--storage {storage}: lies on the disk of a pod, which goes with it, where no --claim is mounted; give "
-            "one, or the URI of a storage elsewhere"
+            f"--storage {storage}: lies on the disk of a pod, which goes with it, where no --claim "
+            "is mounted; give one, or the URI of a storage elsewhere"
         )
     if "retries" not in given and not _can_resume(spec, from_storage_alone=alone):
         job = replace(job, retries=0)
@@ -97,7 +101,8 @@ def _given(options: SubmitCommand) -> dict[str, Any]:
 
 
 def check_words(words: Sequence[str], ray: str) -> None:
-    """Raise SpecError for a word that this Ray's `ray job submit`, by which KubeRay submits, does not hand on as it is.
+    """Raise SpecError for a word that this Ray's `ray job submit`, by which KubeRay submits, does
+    not hand on as it is.
 
     It is given words, and gives the cluster's shell a line: up to 2.59 one as Windows reads it.
     """
@@ -110,9 +115,10 @@ def check_words(words: Sequence[str], ray: str) -> None:
             kept = False
         if not kept or _SHELLS.search(word):
             raise SpecError(
-                f"{word}: the `ray job submit` of Ray {ray} hands this to a shell as it stands, which reads it as "
-                "something else; put the setting into the scenario's file (data: another path), or take an image with "
-                f"Ray {'.'.join(map(str, _QUOTES_SINCE))} and say so by --ray-version"
+                f"{word}: the `ray job submit` of Ray {ray} hands this to a shell as it stands, "
+                "which reads it as something else; put the setting into the scenario's file (data: "
+                f"another path), or take an image with Ray {'.'.join(map(str, _QUOTES_SINCE))} and "
+                "say so by --ray-version"
             )
 
 

@@ -1,4 +1,6 @@
-"""The text of a scenario for one's own table, as `raydpzv new` proposes it; it is `templates/own_table.toml.jinja`."""
+"""The text of a scenario for one's own table, as `raydpzv new` proposes it; it is
+`templates/own_table.toml.jinja`.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,8 @@ _FORBIDDEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 
 @dataclass(frozen=True)
 class Proposal:
-    """The content of a scenario. facts: of every column; parties: columns by party; private: with a proved ε.
+    """The content of a scenario. facts: of every column; parties: columns by party; private: with a
+    proved ε.
 
     command: what was typed, without the options that are no more than yes or no.
     """
@@ -52,7 +55,9 @@ class Proposal:
 
 
 def scenario_text(proposal: Proposal, path: Path, *, active: bool) -> str:
-    """Return the scenario file. active: public constants that were read from the data are in force, no comments."""
+    """Return the scenario file. active: public constants that were read from the data are in force,
+    no comments.
+    """
     text = _template().render(
         proposal=proposal,
         place=shlex.quote(one_line(path)),
@@ -66,7 +71,8 @@ def scenario_text(proposal: Proposal, path: Path, *, active: bool) -> str:
         label_constants=label_constants(proposal),
         lr=_step_size(proposal),
     )
-    # names in comments may have control characters, which TOML forbids; its strings escape them already
+    # names in comments may have control characters, which TOML forbids; its strings escape them
+    # already
     return _FORBIDDEN.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
 
 
@@ -94,13 +100,16 @@ def label_constants(proposal: Proposal) -> dict[str, float]:
     """Return the settings in units of the predicted number, read from its range; {} of classes."""
     if not proposal.of_numbers:
         return {}
-    low, high = round_range(proposal.facts[proposal.target].low, proposal.facts[proposal.target].high)
+    low, high = round_range(
+        proposal.facts[proposal.target].low, proposal.facts[proposal.target].high
+    )
     found = {"smoothing": 1e-3, "clip": 0.1} if proposal.private else {"smoothing": 1e-3}
     return {name: float(f"{share * (high - low) / 2:.4g}") for name, share in found.items()}
 
 
 def rare(proposal: Proposal) -> Iterator[str]:
-    """Yield a line for each class and category that few records have, if the scenario is to be private.
+    """Yield a line for each class and category that few records have, if the scenario is to be
+    private.
 
     Of a column of numbers the scenario lists no values.
     """
@@ -140,7 +149,9 @@ def _title(proposal: Proposal) -> str:
 
 
 def _beside(file: Path, scenario: Path) -> str:
-    """Return the file's path from the scenario's folder if it lies below that, else the whole path."""
+    """Return the file's path from the scenario's folder if it lies below that, else the whole
+    path.
+    """
     folder = scenario.parent.absolute()
     whole = Path(os.path.normpath(file.absolute()))
     return str(whole.relative_to(folder)) if whole.is_relative_to(folder) else str(whole)
@@ -149,7 +160,9 @@ def _beside(file: Path, scenario: Path) -> str:
 def _toml(value: Any) -> str:
     """Return a value as TOML in one line."""
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{_key(name)} = {_toml(part)}" for name, part in value.items()) + "}"
+        return (
+            "{" + ", ".join(f"{_key(name)} = {_toml(part)}" for name, part in value.items()) + "}"
+        )
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(_toml, value)) + "]"
     return tomli_w.dumps({"v": value}).removeprefix("v = ").rstrip("\n")

@@ -24,33 +24,46 @@ def _completed(known: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]
 
 
 scenario_names = _completed(catalog.names)
-comparable_names = _completed(lambda: sorted([*catalog.names(catalog.COMPARISONS), *catalog.names()]))
+comparable_names = _completed(
+    lambda: sorted([*catalog.names(catalog.COMPARISONS), *catalog.names()])
+)
 grid_names = _completed(lambda: catalog.names(catalog.GRIDS))
 runner_names = _completed(lambda: RUNNERS)
 
 ScenarioName = Annotated[
     str,
     typer.Argument(
-        help="A scenario, by name (see `raydpzv list`) or as a TOML file.", autocompletion=scenario_names
+        help="A scenario, by name (see `raydpzv list`) or as a TOML file.",
+        autocompletion=scenario_names,
     ),
 ]
 RunnerName = Annotated[
     str, typer.Option(help="local (this process) or ray (actors).", autocompletion=runner_names)
 ]
-Jobs = Annotated[int | None, typer.Option(min=1, help="Most runs at a time [default: one per core].")]
+Jobs = Annotated[
+    int | None, typer.Option(min=1, help="Most runs at a time [default: one per core].")
+]
 Set = Annotated[
-    list[str] | None, typer.Option("--set", help="Override a setting: dotted.key=value. May be repeated.")
+    list[str] | None,
+    typer.Option("--set", help="Override a setting: dotted.key=value. May be repeated."),
 ]
 Moved = Annotated[
     list[str] | None,
-    typer.Option("--set", help="New place of data that moved: data.folder=, data.file= or arrivals.file=."),
+    typer.Option(
+        "--set", help="New place of data that moved: data.folder=, data.file= or arrivals.file=."
+    ),
 ]
 Seed = Annotated[int | None, typer.Option(help="Seed of all randomness except the noise.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON alone on stdout.")]
-Verbose = Annotated[bool, typer.Option("--verbose", help="Show the output of actors, and tracebacks.")]
+Verbose = Annotated[
+    bool, typer.Option("--verbose", help="Show the output of actors, and tracebacks.")
+]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print no progress.")]
 Explain = Annotated[
-    bool, typer.Option("--explain", help="Also print the assumptions of each ε, and the rest of the tables.")
+    bool,
+    typer.Option(
+        "--explain", help="Also print the assumptions of each ε, and the rest of the tables."
+    ),
 ]
 Log = Annotated[
     str | None,
@@ -74,15 +87,16 @@ _RAYS_COPY = "_ray_pkg_"
 
 
 def output_folder(out: Path | None, name: str) -> Path:
-    """Return the folder to write: `out`, or else one below runs/ that is not there yet, with the time in its name.
+    """Return the folder to write: `out`, or else one below runs/ that is not there yet, with the
+    time in its name.
 
     Says on stderr where that is in the copy of the project that Ray deletes after a submitted job.
     """
     folder = out or _new_folder(name)
     if any(part.startswith(_RAYS_COPY) for part in folder.absolute().parts):
         screen.complain(
-            f"warning: {folder} is in the copy of this project that Ray made for the job and deletes after it; give "
-            "--out with the path of a folder that lasts"
+            f"warning: {folder} is in the copy of this project that Ray made for the job and "
+            "deletes after it; give --out with the path of a folder that lasts"
         )
     return folder
 

@@ -47,8 +47,8 @@ def live_progress(
 ) -> Iterator[Callback]:
     """Show progress while the block runs; yields the run's callback that draws it.
 
-    quiet: show nothing; stage: what the run waits for until it says so itself; interval: seconds between the lines
-    that are printed if `console` is no terminal.
+    quiet: show nothing; stage: what the run waits for until it says so itself; interval: seconds
+    between the lines that are printed if `console` is no terminal.
     """
     if quiet:
         yield Callback()
@@ -68,10 +68,15 @@ class _RunProgress(StatusCallback):
         limit, self._unit = limit_of(spec)
         columns = (
             TextColumn("{task.completed:.0f}/{task.total:.0f} {task.description}"),
-            *(BarColumn(), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn()),
+            BarColumn(),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
         )
         bar = Bar(_unit_name(spec, self._unit), limit, columns)
-        self.display = Display(console, bar, lambda: view(self._latest, spec), self._line, interval=interval)
+        self.display = Display(
+            console, bar, lambda: view(self._latest, spec), self._line, interval=interval
+        )
 
     def fault(self, fault: Fault) -> None:
         """Print which actor was lost; the command's last line says what ended a run."""
@@ -90,7 +95,8 @@ class _RunProgress(StatusCallback):
     def _line(self) -> str:
         """Return a line on the run, below one on the terms of its ε the first time that it has one.
 
-        While it waits for the same thing, it says so after twice the time again, and nothing in between.
+        While it waits for the same thing, it says so after twice the time again, and nothing in
+        between.
         """
         status, now, since = self._latest, time.monotonic(), self._pace
         if status.stage == self._waits.stage and now - self._began < 2 * self._waits.time:
@@ -112,7 +118,8 @@ class _Waits(NamedTuple):
 class _Pace(NamedTuple):
     """The time and the amount of the budget from which the rest of a run is forecast.
 
-    That is from its first update on, or the first since it was resumed, before which it loads, compiles and evaluates.
+    That is from its first update on, or the first since it was resumed, before which it loads,
+    compiles and evaluates.
     start: the amount before that update; time, amount: NaN before it.
     """
 
@@ -124,7 +131,11 @@ class _Pace(NamedTuple):
         """Return the pace once a run has used an amount of its budget."""
         if math.isnan(self.start):
             return _Pace(amount)
-        return _Pace(self.start, now, amount) if math.isnan(self.time) and amount > self.start else self
+        return (
+            _Pace(self.start, now, amount)
+            if math.isnan(self.time) and amount > self.start
+            else self
+        )
 
 
 def progress_line(
@@ -132,8 +143,9 @@ def progress_line(
 ) -> str:
     """Return the state of a run as one line of text.
 
-    elapsed: real seconds since it began; under_way: those since the amount `before` of its budget, which forecast the
-    rest. If the line exceeds LONGEST characters, the least important parts are left out.
+    elapsed: real seconds since it began; under_way: those since the amount `before` of its budget,
+    which forecast the rest. If the line exceeds LONGEST characters, the least important parts are
+    left out.
     """
     if status.stage:
         return f"starting, {duration(elapsed)}: waiting for {status.stage}"
@@ -154,18 +166,22 @@ def progress_line(
 
 
 def forecast(spec: AnyScenario) -> str:
-    """Return how long a run under the wall clock will take, as a line; "" where its settings do not say."""
+    """Return how long a run under the wall clock will take, as a line; "" where its settings do not
+    say.
+    """
     seconds = planned_seconds(spec)
     if spec.clock.kind != "wall" or math.isinf(seconds):
         return ""
     return (
-        f"Under the wall clock this run takes about {duration(seconds)} at the scenario's rates, and longer if this "
-        "machine cannot keep them."
+        f"Under the wall clock this run takes about {duration(seconds)} at the scenario's rates, "
+        "and longer if this machine cannot keep them."
     )
 
 
 def score(status: Status) -> str:
-    """Return the newest model's accuracy in words, or the concordance of survival times; "" of models of numbers."""
+    """Return the newest model's accuracy in words, or the concordance of survival times; "" of
+    models of numbers.
+    """
     if not math.isnan(status.concordance):
         return f"concordance {status.concordance:.3f}"
     if math.isnan(status.accuracy) and not math.isnan(status.loss):
@@ -174,14 +190,19 @@ def score(status: Status) -> str:
 
 
 def view(status: Status, spec: AnyScenario) -> list[RenderableType]:
-    """Return the lines below the bar: what the start waits for; then the model, ε with its terms, the clients."""
+    """Return the lines below the bar: what the start waits for; then the model, ε with its terms,
+    the clients.
+    """
     if status.stage:
         return [Text(f"starting: waiting for {status.stage}")]
     sent = f"up {size(status.bytes_up)}  down {size(status.bytes_down)}"
     model = f"{score(status)}  loss {_number(status.loss, '.4g')}".lstrip()
     lines: list[RenderableType] = [Text(f"{model}  {sent}{_stale(status, spec)}")]
     if stated := _epsilons(status):
-        lines += [Text(f"ε ({_terms(status, spec, 'closed-form GDP')}):"), Text(f"  {'; '.join(stated)}")]
+        lines += [
+            Text(f"ε ({_terms(status, spec, 'closed-form GDP')}):"),
+            Text(f"  {'; '.join(stated)}"),
+        ]
     if spec.one_model:
         return lines + _participants(status, spec)
     return [*lines, _clients(status, spec)] if status.client_uploads else lines
@@ -190,21 +211,30 @@ def view(status: Status, spec: AnyScenario) -> list[RenderableType]:
 def _participants(status: Status, spec: AnyScenario) -> list[RenderableType]:
     if not status.participants:
         return []
-    rate = f", {status.uploads / status.time:,.3g} per second of the run's clock" if status.time > 0 else ""
+    rate = (
+        f", {status.uploads / status.time:,.3g} per second of the run's clock"
+        if status.time > 0
+        else ""
+    )
     return [
         Text(
-            f"{status.participants:,} of {spec.split.clients:,} clients took part, {status.uploads:,} uploads{rate}"
+            f"{status.participants:,} of {spec.split.clients:,} clients took part, "
+            f"{status.uploads:,} uploads{rate}"
         )
     ]
 
 
 def _clients(status: Status, spec: AnyScenario) -> HeadTable:
-    """One line per client: uploads, activations per second of the run's clock (asked, achieved), staleness."""
+    """One line per client: uploads, activations per second of the run's clock (asked, achieved),
+    staleness.
+    """
     table = HeadTable(box=None, padding=(0, 2, 0, 0), pad_edge=False)
     for head in ("client", "uploads", "rate asked", "achieved", "staleness"):
         table.add_column(head, justify="right")
     asked, stalest = rates_asked(spec.arrivals.kind, spec.arrivals.rate, spec.split.clients), []
-    for client, (uploads, age) in enumerate(zip(status.client_uploads, status.client_staleness, strict=True)):
+    for client, (uploads, age) in enumerate(
+        zip(status.client_uploads, status.client_staleness, strict=True)
+    ):
         rate = uploads / status.time if status.time > 0 else math.nan
         cells = (
             str(client),
@@ -224,7 +254,9 @@ def _clients(status: Status, spec: AnyScenario) -> HeadTable:
 
 
 def _stale(status: Status, spec: AnyScenario) -> str:
-    """Ages of cached embeddings (vertical) or lag (asynchronous), and the late share; rounds wait, nothing is stale."""
+    """Ages of cached embeddings (vertical) or lag (asynchronous), and the late share; rounds wait,
+    nothing is stale.
+    """
     late = f"late {100 * status.late / max(status.uploads, 1):.0f} %"
     if not spec.one_model:
         return f"  staleness {_number(status.staleness, '.1f')} rounds  {late}"
@@ -232,13 +264,17 @@ def _stale(status: Status, spec: AnyScenario) -> str:
 
 
 def epsilon_terms(status: Status, spec: AnyScenario) -> str:
-    """Return what ε is of, as the line before those that state it in short; "" where they state none."""
+    """Return what ε is of, as the line before those that state it in short; "" where they state
+    none.
+    """
     if not _epsilons(status):
         return ""
     terms = _terms(status, spec, "GDP")
     if status.privacy.user_epsilons():
         return f"ε: {terms}; against outsiders, one silo, the server"
-    claimed = "" if math.isnan(status.privacy.epsilons()[0]) else "; claimed by the paper, not proved"
+    claimed = (
+        "" if math.isnan(status.privacy.epsilons()[0]) else "; claimed by the paper, not proved"
+    )
     return f"ε: {terms}; against the clients{claimed}"
 
 
@@ -256,18 +292,24 @@ def _short_epsilons(status: Status) -> str:
 
 
 def _epsilons(status: Status) -> list[str]:
-    """Return the statements of ε: none in runs without noise, none of a paper if privacy.mode is "proved"."""
+    """Return the statements of ε: none in runs without noise, none of a paper if privacy.mode is
+    "proved".
+    """
     if found := status.privacy.user_epsilons():
         whom = ("anyone who sees the models", "one silo", "the server")
         return [_against(value, who) for value, who in zip(found, whom, strict=True)]
     paper, client = status.privacy.epsilons()
-    stated = [] if math.isnan(paper) else [f"{_number(paper, ',.3g')} claimed by the paper, not proved"]
+    stated = (
+        [] if math.isnan(paper) else [f"{_number(paper, ',.3g')} claimed by the paper, not proved"]
+    )
     return stated + ([] if math.isnan(client) else [_against(client, "the clients")])
 
 
 def _against(epsilon: float, whom: str) -> str:
     value, word = _judged(epsilon)
-    return f"{value} {word} against {whom}" if word == "proved" else f"{value} against {whom}: {word}"
+    return (
+        f"{value} {word} against {whom}" if word == "proved" else f"{value} against {whom}: {word}"
+    )
 
 
 def _judged(epsilon: float) -> tuple[str, str]:
@@ -303,14 +345,18 @@ def _unit_name(spec: AnyScenario, unit: str) -> str:
 
 @contextmanager
 def foreground(console: Console, stop: threading.Event | None = None) -> Iterator[threading.Event]:
-    """Set `stop` at the first Ctrl-C or SIGTERM, interrupt at a second; keep stdout for results: Ray prints there."""
+    """Set `stop` at the first Ctrl-C or SIGTERM, interrupt at a second; keep stdout for results:
+    Ray prints there.
+    """
     signals, stop = (signal.SIGINT, signal.SIGTERM), stop or threading.Event()
     with stopping(signals, stop, console.print), redirect_stdout(sys.stderr):
         yield stop
 
 
 def limit_of(spec: AnyScenario) -> tuple[float, str]:
-    """Return the budget that a bar is drawn against, and its unit: "updates", "seconds" or "bytes"."""
+    """Return the budget that a bar is drawn against, and its unit: "updates", "seconds" or
+    "bytes".
+    """
     limits = ((getattr(spec.budget, unit), unit) for unit in ("updates", "seconds", "bytes"))
     return next((found for found in limits if found[0] is not None), (math.inf, "updates"))
 

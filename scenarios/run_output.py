@@ -1,4 +1,6 @@
-"""Printed results of a run, or of a scenario's privacy: the verdict first, then tables, then notes if asked."""
+"""Printed results of a run, or of a scenario's privacy: the verdict first, then tables, then notes
+if asked.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ WIDTH = 100
 
 
 def tables_console(width: int = WIDTH) -> Console:
-    """Return the console that tables are printed on: as wide as the terminal, `width` columns where there is none."""
+    """Return the console that tables are printed on: as wide as the terminal, `width` columns where
+    there is none.
+    """
     console = screen.console()
     return console if console.is_terminal else screen.console(width=width)
 
@@ -35,7 +39,8 @@ def tables_console(width: int = WIDTH) -> Console:
 def show_run(
     summary: Mapping[str, Any], tables: Rows, spec: AnyScenario, folder: Path, output: FullOutput
 ) -> None:
-    """Print a run's verdict and five figures, with `explain` all tables; or JSON: summary.json and its folder.
+    """Print a run's verdict and five figures, with `explain` all tables; or JSON: summary.json and
+    its folder.
 
     tables: the run's rows; folder: where it is written.
     """
@@ -60,13 +65,16 @@ def show_run(
     console.print(f"\nrun folder: {folder}\nreport: raydpzv report {folder}", soft_wrap=True)
     if withheld(summary):
         console.print(
-            f"Keep this folder to yourself. To write a copy that you may share: raydpzv publish {folder} --out "
-            "FOLDER. The report shows only what may be shared, unless you add --operator.",
+            "Keep this folder to yourself. To write a copy that you may share: raydpzv publish "
+            f"{folder} --out FOLDER. The report shows only what may be shared, unless you add "
+            "--operator.",
             soft_wrap=True,
         )
 
 
-def _show_tables(console: Console, summary: Mapping[str, Any], tables: Rows, spec: AnyScenario) -> None:
+def _show_tables(
+    console: Console, summary: Mapping[str, Any], tables: Rows, spec: AnyScenario
+) -> None:
     from raydpzv.report.privacy import PrivacyBlock, verdict_line
     from raydpzv.report.run_summary import summary_table
     from raydpzv.report.run_tables import CLIENT_NOTE, CLIENTS, RunView, client_rows, stalest
@@ -95,7 +103,8 @@ def show_privacy(
 ) -> None:
     """Print a scenario's privacy before it runs: verdict, table and, with `explain`, notes.
 
-    table: the plan's claims; found: the verdict on them; lists: sentences on what is public of labels and categories.
+    table: the plan's claims; found: the verdict on them; lists: sentences on what is public of
+    labels and categories.
     """
     from raydpzv.report.privacy import PrivacyBlock, verdict_line
 

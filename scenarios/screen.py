@@ -1,4 +1,6 @@
-"""Consoles and complaints: text is printed unchanged, never read as markup, and printing never fails."""
+"""Consoles and complaints: text is printed unchanged, never read as markup, and printing never
+fails.
+"""
 
 from __future__ import annotations
 
@@ -12,19 +14,25 @@ LONGEST = 2000
 
 
 def console(*, stderr: bool = False, width: int | None = None, quiet: bool = False) -> Console:
-    """Return a console that prints square brackets and colons in names, paths and messages unchanged."""
+    """Return a console that prints square brackets and colons in names, paths and messages
+    unchanged.
+    """
     return Console(stderr=stderr, width=width, quiet=quiet, markup=False, emoji=False)
 
 
 def forgiving_streams() -> None:
-    """Let stdout and stderr escape what their encoding has no bytes for, such as names that are not UTF-8."""
+    """Let stdout and stderr escape what their encoding has no bytes for, such as names that are not
+    UTF-8.
+    """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 
 
 def printable(text: str) -> str:
-    """Return text as one line in which what a terminal would obey, and what is no character, is escaped."""
+    """Return text as one line in which what a terminal would obey, and what is no character, is
+    escaped.
+    """
     line = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in " ".join(text.split()))
     return line if len(line) <= LONGEST else f"{line[: LONGEST // 2]} ... {line[-LONGEST // 2 :]}"
 

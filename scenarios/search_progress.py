@@ -37,8 +37,8 @@ from scenarios.run_output import tables_console
 _WIDTH = 120
 _MOST_SHOWN = 20
 _PACE_HELP = (
-    "its staleness is the machine's; run fewer trials at a time (--jobs), lower arrivals.rate, or keep the virtual "
-    "clock"
+    "its staleness is the machine's; run fewer trials at a time (--jobs), lower arrivals.rate, or "
+    "keep the virtual clock"
 )
 _STATES = {DONE: "over", CUT: "stopped early", STOPPED: "paused", DIVERGED: "diverged"}
 _NO_TRIAL = "no trial runs: one starts, or waits for a free CPU, or GPU share, of Ray's"
@@ -47,10 +47,11 @@ _NO_TRIAL = "no trial runs: one starts, or waits for a free CPU, or GPU share, o
 class SearchProgress(SearchWatch):
     """Shows progress while its block runs: the trials that are over, and those at work.
 
-    A terminal shows a table under a bar: trials at work, then the best of those over. Elsewhere each trial that ends
-    gets a line. ASHA may resume a paused trial, so it counts trials started, not trials finished. The best is a
-    finished trial that did not diverge; before there is one, it is a paused trial with the most updates. reasons:
-    filled with why trials have no result, by their numbers; folder: the search's, which has the results of trials.
+    A terminal shows a table under a bar: trials at work, then the best of those over. Elsewhere
+    each trial that ends gets a line. ASHA may resume a paused trial, so it counts trials started,
+    not trials finished. The best is a finished trial that did not diverge; before there is one, it
+    is a paused trial with the most updates. reasons: filled with why trials have no result, by
+    their numbers; folder: the search's, which has the results of trials.
     """
 
     def __init__(
@@ -125,7 +126,9 @@ class SearchProgress(SearchWatch):
         self._display.say(f"{len(trials)} of {self._plan.size} trials go to {end}")
 
     def sent(self, leg: TrialLeg) -> None:
-        """Record that one trial starts or resumes; print a line for one that resumes from a rung."""
+        """Record that one trial starts or resumes; print a line for one that resumes from a
+        rung.
+        """
         self._ends[leg.trial] = leg.until
         self._over.pop(leg.trial, None)
         self._begun.add(leg.trial)
@@ -149,7 +152,8 @@ class SearchProgress(SearchWatch):
         stood, metric = self._at_work.get(trial, {}), self._plan.metric
         end = self._ends.get(trial)
         if report.get("updates") == end == stood.get("updates") and metric in stood:
-            # a leg's end is evaluated once more when it stops; trials are held against one another by the first time
+            # a leg's end is evaluated once more when it stops; trials are held against one another
+            # by the first time
             report = {**report, metric: stood[metric]}
         self._at_work[trial] = {**stood, **report}
         if self._plan.metric in report:
@@ -179,11 +183,15 @@ class SearchProgress(SearchWatch):
             figures += f", diverged: {found.why}"
         if not self._plan.promotes:
             return f"{head}{self._named(trial)}: {figures}"
-        place = "stopped" if found is None else "at its end" if self._ends[trial] is None else "paused"
+        place = (
+            "stopped" if found is None else "at its end" if self._ends[trial] is None else "paused"
+        )
         return f"{self._named(trial)}: {place} after {figures}"
 
     def table(self) -> HeadTable:
-        """Return a table of the trials: those at work, then those over, the best first, as many as fit."""
+        """Return a table of the trials: those at work, then those over, the best first, as many as
+        fit.
+        """
         metric = self._plan.metric
         over = sorted(self._over, key=lambda n: (n in self._reasons, *self._rank(n)))
         table = HeadTable(box=box.SIMPLE_HEAD, pad_edge=False)
@@ -197,7 +205,9 @@ class SearchProgress(SearchWatch):
             state = "at work" if n in self._at_work else self._reasons.get(n) or self._state(n)
             updates = f"{latest['updates']:,}" if "updates" in latest else ""
             value = f"{self._values[n]:.4g}" if n in self._values else ""
-            table.add_row(*map(Text, (str(n), *(str(values[s]) for s in settings), updates, value, state)))
+            table.add_row(
+                *map(Text, (str(n), *(str(values[s]) for s in settings), updates, value, state))
+            )
         if hidden := len(self._at_work) + len(over) - len(shown):
             table.caption = f"and {hidden} more"
         return table
@@ -225,7 +235,10 @@ class SearchProgress(SearchWatch):
         return f"{self._done}/{self._plan.size} trials {are}; {at_work}"
 
     def _lines(self) -> list[str]:
-        lines = [f"{self._named(n)}: {self._figures(at) or 'starting'}" for n, at in self._at_work.items()]
+        lines = [
+            f"{self._named(n)}: {self._figures(at) or 'starting'}"
+            for n, at in self._at_work.items()
+        ]
         standing = dict(self._standing)  # which another thread changes
         ranks = [rank for rank in map(self._rank, standing) if rank[0] < 2]
         if ranks:
@@ -242,14 +255,14 @@ class SearchProgress(SearchWatch):
     def _named(self, trial: int) -> str:
         if trial not in self._changed:
             return str(self._plan.trials[trial])
-        return (
-            f"trial {trial} ({', '.join(f'{name}={value}' for name, value in self._changed[trial].items())})"
-        )
+        return f"trial {trial} ({', '.join(f'{name}={value}' for name, value in self._changed[trial].items())})"
 
     def _figures(self, report: Mapping[str, Any]) -> str:
         parts = [f"{report['updates']:,} updates"] if "updates" in report else []
         metric = self._plan.metric
-        return ", ".join([*parts, *([f"{metric} {report[metric]:.4g}"] if metric in report else [])])
+        return ", ".join(
+            [*parts, *([f"{metric} {report[metric]:.4g}"] if metric in report else [])]
+        )
 
 
 def show_search(
@@ -273,7 +286,11 @@ def show_search(
         return
     console = tables_console(_WIDTH)
     ranked = results.ranked(plan)
-    more = f"{_MOST_SHOWN} of {len(ranked)}; all are in trials.csv" if len(ranked) > _MOST_SHOWN else ""
+    more = (
+        f"{_MOST_SHOWN} of {len(ranked)}; all are in trials.csv"
+        if len(ranked) > _MOST_SHOWN
+        else ""
+    )
     table = grid(trial_columns(plan, ranked), ranked[:_MOST_SHOWN])
     console.print(table.console(f"{len(ranked)} trials by {plan.metric}", more))
     if plan.scheduler == "asha":
@@ -282,7 +299,9 @@ def show_search(
         console.print(f"updates: {updates} that all trials in full would make", highlight=False)
     for row in ranked:
         if row["pace"]:
-            console.print(Text(f"WARNING: trial {row['trial']} missed its pace: {row['pace']}; {_PACE_HELP}"))
+            console.print(
+                Text(f"WARNING: trial {row['trial']} missed its pace: {row['pace']}; {_PACE_HELP}")
+            )
     for line in sentences(results.spent):
         console.print(Text(line))
     files = [folder / "trials.parquet", folder / "trials.csv", folder / "trials.png"]
@@ -292,6 +311,8 @@ def show_search(
     best = f"trial {choice.trials[0].number}"
     again = f"run it again with: raydpzv run {folder / 'best.toml'}"
     later = "best.toml is written when the search is over"
-    console.print(f"best so far: {best}; {later}" if stopped else f"best: {best}, {again}", soft_wrap=True)
+    console.print(
+        f"best so far: {best}; {later}" if stopped else f"best: {best}, {again}", soft_wrap=True
+    )
     if reason := choice.reason(plan.metric):
         console.print(reason, soft_wrap=True, highlight=False)

@@ -22,15 +22,21 @@ from scenarios.screen import complain, console
 
 def copy_folder(uri: str) -> Path:
     """Return the default folder of a storage on this machine: below runs/, with its name there."""
-    return Path("runs") / (Path(unquote(urlsplit(uri).path)).name or urlsplit(uri).netloc or "storage")
+    return Path("runs") / (
+        Path(unquote(urlsplit(uri).path)).name or urlsplit(uri).netloc or "storage"
+    )
 
 
 def stored_at(what: str, out: Path | None) -> tuple[str | None, Path]:
-    """Return the URI of the storage that a folder or URI is of (None: of none), and its folder on this machine."""
+    """Return the URI of the storage that a folder or URI is of (None: of none), and its folder on
+    this machine.
+    """
     if is_uri(what):
         return what.rstrip("/"), out or copy_folder(what)
     if out is not None:
-        raise SpecError("--out: is the folder to download a storage to, and goes with its URI; leave it out")
+        raise SpecError(
+            "--out: is the folder to download a storage to, and goes with its URI; leave it out"
+        )
     found = link_of(Path(what))
     return (found.uri if found else None), Path(what)
 
@@ -50,15 +56,17 @@ def fetched(uri: str, folder: Path) -> None:
     found = fetch(uri, folder)
     if not found.over:
         complain(
-            f"note: {folder}: is of a {found.kind} that had not ended: it is under way, or its machine is lost; if so, "
-            f"continue it: raydpzv resume {shlex.quote(uri)} --out FOLDER"
+            f"note: {folder}: is of a {found.kind} that had not ended: it is under way, or its "
+            f"machine is lost; if so, continue it: raydpzv resume {shlex.quote(uri)} --out FOLDER"
         )
 
 
 def found_or_fetched(uri: str, folder: Path, spec: AnyScenario) -> Path:
-    """Return a storage's folder on this machine, downloaded if it is missing and the storage is not empty.
+    """Return a storage's folder on this machine, downloaded if it is missing and the storage is not
+    empty.
 
-    Raises InputError for a folder with another run, and for a storage with one that has other settings than these.
+    Raises InputError for a folder with another run, and for a storage with one that has other
+    settings than these.
     """
     found = link_of(folder)
     if RunFolder.begun(folder) and (found is None or found.uri != uri.rstrip("/")):
@@ -72,8 +80,8 @@ def found_or_fetched(uri: str, folder: Path, spec: AnyScenario) -> Path:
         if other := other_setting(stored, resolved(spec)):
             shutil.rmtree(folder)  # it was downloaded just now
             raise InputError(
-                f"{uri}: holds a run with other settings: {other}; choose another --storage, or ask for the same "
-                "settings"
+                f"{uri}: holds a run with other settings: {other}; choose another --storage, or "
+                "ask for the same settings"
             )
     return folder
 

@@ -17,7 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from actors.trial_resources import TrialNeeds, whole_trials
-from actors.tune_trainable import Pauses, TrialHooks, TrialSettings, trainable_class, trial_resources
+from actors.tune_trainable import (
+    Pauses,
+    TrialHooks,
+    TrialSettings,
+    trainable_class,
+    trial_resources,
+)
 from raydpzv.config.scenario import AnyScenario
 from raydpzv.config.toml import override
 from raydpzv.experiment.finalize import RunOptions
@@ -30,16 +36,18 @@ __all__ = ["resources", "trainable"]
 
 
 def trainable(spec: AnyScenario, out: str | Path | None = None) -> type[Any]:
-    """Return a class for `tune.Tuner` whose trials are runs of a scenario, each whole in its own process.
+    """Return a class for `tune.Tuner` whose trials are runs of a scenario, each whole in its own
+    process.
 
-    A trial's configuration holds settings by their dotted names, such as "method.lr". It reports at every evaluation:
-    accuracy, loss, areas of two classes, the same with validation_ before them, updates, simulated_seconds, and
-    epsilon_client and epsilon_paper where they are accounted, and run_folder; and stands still until Tune has decided.
-    One that Tune stops ends cleanly. Tune's checkpoints are copies of the run's folder, from which trials resume.
+    A trial's configuration holds settings by their dotted names, such as "method.lr". It reports at
+    every evaluation: accuracy, loss, areas of two classes, the same with validation_ before them,
+    updates, simulated_seconds, and epsilon_client and epsilon_paper where they are accounted, and
+    run_folder; and stands still until Tune has decided. One that Tune stops ends cleanly. Tune's
+    checkpoints are copies of the run's folder, from which trials resume.
 
-    out: a folder that all machines see, in which each trial has its run's folder, by Tune's name of the trial. None: on
-    the trial's machine, with a checkpoint at every evaluation. Raises InputError if Ray Tune is not installed; a trial
-    raises SpecError for settings that do not fit.
+    out: a folder that all machines see, in which each trial has its run's folder, by Tune's name of
+    the trial. None: on the trial's machine, with a checkpoint at every evaluation. Raises
+    InputError if Ray Tune is not installed; a trial raises SpecError for settings that do not fit.
     """
     folder = None if out is None else Path(out).absolute()
 
@@ -53,7 +61,13 @@ def trainable(spec: AnyScenario, out: str | Path | None = None) -> type[Any]:
         watch = [StatusCallback(hooks.progress)]
         run_local(
             experiment,
-            RunOptions(own, stop=hooks.stop, evaluated=hooks.evaluated, callbacks=watch, keep_evaluated=True),
+            RunOptions(
+                own,
+                stop=hooks.stop,
+                evaluated=hooks.evaluated,
+                callbacks=watch,
+                keep_evaluated=True,
+            ),
         )
         return ""
 
@@ -63,7 +77,9 @@ def trainable(spec: AnyScenario, out: str | Path | None = None) -> type[Any]:
 
 
 def resources(spec: AnyScenario) -> Any:
-    """Return what a trial asks for, for `tune.with_resources`: 1 CPU, and its parties' GPU shares together."""
+    """Return what a trial asks for, for `tune.with_resources`: 1 CPU, and its parties' GPU shares
+    together.
+    """
     return trial_resources(_needs(spec))
 
 

@@ -1,4 +1,6 @@
-"""Dataclasses as commands of typer: each field is an argument or an option, with the docstring under it as help."""
+"""Dataclasses as commands of typer: each field is an argument or an option, with the docstring
+under it as help.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +24,12 @@ _ROOM = ("run", "resume")
 
 
 def as_command(name: str, taken: type[Any]) -> Callable[..., None]:
-    """Return a function for typer that carries out a command; taken: the dataclass of its arguments and options.
+    """Return a function for typer that carries out a command; taken: the dataclass of its arguments
+    and options.
 
-    The command is the function of its name in `scenarios.commands.NAME`, imported when it is called. Errors become one
-    line and an exit status, with a traceback if the command has --verbose and gets it.
+    The command is the function of its name in `scenarios.commands.NAME`, imported when it is
+    called. Errors become one line and an exit status, with a traceback if the command has --verbose
+    and gets it.
     """
 
     def call(**values: Any) -> None:
@@ -44,7 +48,9 @@ def as_command(name: str, taken: type[Any]) -> Callable[..., None]:
 
 
 def _parameters(group: type[Any]) -> Iterator[inspect.Parameter]:
-    """Yield the fields of a dataclass as parameters with typer's description: an option, if the type names none."""
+    """Yield the fields of a dataclass as parameters with typer's description: an option, if the
+    type names none.
+    """
     hints = get_type_hints(group, include_extras=True)
     for field in fields(group):
         hint = hints[field.name]
@@ -56,5 +62,8 @@ def _parameters(group: type[Any]) -> Iterator[inspect.Parameter]:
         described.help = described.help or docstring(group, field.name)
         default = inspect.Parameter.empty if field.default is MISSING else field.default
         yield inspect.Parameter(
-            field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, described]
+            field.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=default,
+            annotation=Annotated[kind, described],
         )

@@ -34,7 +34,8 @@ def watch_run(
 ) -> None:
     """Run with live progress, print the result, and exit with 130 if the user stopped it.
 
-    stage: what the run waits for at first. Raises RunError with the summary printed if the run diverged.
+    stage: what the run waits for at first. Raises RunError with the summary printed if the run
+    diverged.
     """
     console = screen.console(stderr=True)
     if spec.note and not output.quiet:  # a result says so again, which may be hours later
@@ -63,12 +64,15 @@ def watch_run(
 def conclude(
     summary: Mapping[str, Any], tables: Rows, spec: AnyScenario, folder: Path, output: FullOutput
 ) -> None:
-    """Show what came of a run, and leave with 130 if the user stopped it. Raises RunError if it diverged."""
+    """Show what came of a run, and leave with 130 if the user stopped it. Raises RunError if it
+    diverged.
+    """
     show_run(summary, tables, spec, folder, output)
     if summary["status"] == "stopped":
         resumable = spec.clock.kind == "virtual" or RunFolder(folder).checkpoint() is not None
         screen.console(stderr=True).print(
-            f"stopped; continue with: raydpzv resume {folder}" if resumable else "stopped", soft_wrap=True
+            f"stopped; continue with: raydpzv resume {folder}" if resumable else "stopped",
+            soft_wrap=True,
         )
         raise typer.Exit(STOPPED)
     if summary["failure"] == DIVERGED:

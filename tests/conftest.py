@@ -1,4 +1,6 @@
-"""Shared by all tests: small scenarios, one Ray for each process that needs one, and who runs what."""
+"""Shared by all tests: small scenarios, one Ray for each process that needs one, and who runs
+what.
+"""
 
 import gc
 import os
@@ -22,15 +24,18 @@ from tests.helpers import programs, sharing
 from tests.helpers.kernels import compile_kernels
 from tests.helpers.numbered_rows import begun
 
-# nothing that is imported or collected is garbage: looking for some would be a seventh of the collection's time
+# nothing that is imported or collected is garbage: looking for some would be a seventh of the
+# collection's time
 gc.disable()
 
-# before anything imports ray: as in every run, and no token file in HOME, no cluster of somebody else's
+# before anything imports ray: as in every run, and no token file in HOME, no cluster of somebody
+# else's
 set_defaults()
 os.environ["RAY_AUTH_MODE"] = "disabled"
 os.environ.pop("RAY_ADDRESS", None)
 
-# Ray's workers are nice to others by default: beside another process of tests they would get what that one leaves
+# Ray's workers are nice to others by default: beside another process of tests they would get what
+# that one leaves
 os.environ.setdefault("RAY_worker_niceness", "0")
 
 # a job in a shell's background ignores Ctrl-C, and so would all that it starts
@@ -39,7 +44,8 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # as in every run; with two threads small forward passes are many times slower on a busy machine
 torch.set_num_threads(1)
 
-# a developer's runs look for new examples, CI's are all alike: a failure there is the commit's, not the draw's
+# a developer's runs look for new examples, CI's are all alike: a failure there is the commit's, not
+# the draw's
 settings.register_profile("explore", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile("ci" if os.environ.get("CI") else "explore")
@@ -59,7 +65,9 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """With `--dist loadscope`, as in `make test`: tests that share a Ray in one process, the others file by file."""
+    """With `--dist loadscope`, as in `make test`: tests that share a Ray in one process, the others
+    file by file.
+    """
     return sharing.scheduler(config, log) if config.getvalue("dist") == "loadscope" else None
 
 
@@ -70,8 +78,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish() -> None:
-    """Spare the garbage collector what stays to the end: it would look through all modules and tests again and again,
-    a third of the CPU time of short tests.
+    """Spare the garbage collector what stays to the end: it would look through all modules and
+    tests again and again, a third of the CPU time of short tests.
     """
     gc.collect()
     gc.freeze()
@@ -93,7 +101,9 @@ def small() -> Callable[..., VerticalScenario]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _one_job() -> Iterator[None]:
-    """Make a comparison's runs in this process where no test asks for more: another one imports for seconds."""
+    """Make a comparison's runs in this process where no test asks for more: another one imports for
+    seconds.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("raydpzv.compare.run_comparison.cores", lambda: 1)
         # the heap stays frozen from the collection on; a run would thaw it

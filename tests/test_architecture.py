@@ -1,4 +1,6 @@
-"""The core starts light, and modules, names and files keep their places; `make style` checks the layers."""
+"""The core starts light, and modules, names and files keep their places; `make style` checks the
+layers.
+"""
 
 import ast
 from collections import defaultdict
@@ -37,7 +39,11 @@ MODULES_TWICE = {
 
 
 def program_files():
-    return [p for room in ("raydpzv", "actors", "scenarios") for p in sorted((ROOT / room).rglob("*.py"))]
+    return [
+        p
+        for room in ("raydpzv", "actors", "scenarios")
+        for p in sorted((ROOT / room).rglob("*.py"))
+    ]
 
 
 def python_files():
@@ -45,22 +51,22 @@ def python_files():
 
 
 def test_the_core_runs_where_ray_pydantic_and_the_accountant_are_not_installed():
-    """The GPU machines' benchmarks import these rooms; a run without them must not need what they do not use."""
+    """The GPU machines' benchmarks import these rooms; a run without them must not need what they
+    do not use.
+    """
     code = (
-        "import sys\n"
-        "for name in ('ray', 'pydantic', 'dp_accounting', 'matplotlib', 'typer', 'rich'):\n"
-        "    sys.modules[name] = None\n"
-        "import raydpzv.methods.vertical.dpzv, raydpzv.sim.virtual, raydpzv.records.recorder, raydpzv.data.sources\n"
+        "import sys\nfor name in ('ray', 'pydantic', 'dp_accounting', 'matplotlib', 'typer', "
+        "'rich'):\n    sys.modules[name] = None\nimport raydpzv.methods.vertical.dpzv, "
+        "raydpzv.sim.virtual, raydpzv.records.recorder, raydpzv.data.sources\n"
     )
     said(Forked(["-c", code]))
 
 
 def test_loading_a_scenario_imports_neither_ray_nor_the_accountant_nor_torch_compiler():
     code = (
-        "import sys, scenarios\n"
-        "from raydpzv.experiment.prepare import prepare\n"
-        "prepare(scenarios.load('digits_dpzv'))\n"
-        "print([m for m in ('ray', 'dp_accounting', 'matplotlib', 'torch._dynamo') if m in sys.modules])"
+        "import sys, scenarios\nfrom raydpzv.experiment.prepare import prepare\n"
+        "prepare(scenarios.load('digits_dpzv'))\nprint([m for m in ('ray', 'dp_accounting', "
+        "'matplotlib', 'torch._dynamo') if m in sys.modules])"
     )
     assert said(Forked(["-c", code])).strip() == "[]"
 
@@ -85,14 +91,19 @@ def facts(source: str) -> Facts:
             found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
     classes = [node.name for node in nodes if isinstance(node, ast.ClassDef)]
     return Facts(
-        ast.get_docstring(tree), found, classes, [node.lineno for node in nodes if asks_for_kind(node)]
+        ast.get_docstring(tree),
+        found,
+        classes,
+        [node.lineno for node in nodes if asks_for_kind(node)],
     )
 
 
 def asks_for_kind(node: ast.AST) -> bool:
     """Tell whether a node asks if something is vertical or horizontal, by its class or its kind."""
     if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "isinstance":
-        return bool({part.id for part in ast.walk(node.args[1]) if isinstance(part, ast.Name)} & KINDS)
+        return bool(
+            {part.id for part in ast.walk(node.args[1]) if isinstance(part, ast.Name)} & KINDS
+        )
     if isinstance(node, ast.Compare):
         values = {part.value for part in ast.walk(node) if isinstance(part, ast.Constant)}
         return bool(values & {"vertical", "horizontal"})
@@ -101,8 +112,12 @@ def asks_for_kind(node: ast.AST) -> bool:
 
 def circles(sources):
     """Pairs of modules that import each other; sources: by the modules' names."""
-    known = {name: facts(source).imports & set(sources) - {name} for name, source in sources.items()}
-    return {(one, other) for one in known for other in known[one] if one < other and one in known[other]}
+    known = {
+        name: facts(source).imports & set(sources) - {name} for name, source in sources.items()
+    }
+    return {
+        (one, other) for one in known for other in known[one] if one < other and one in known[other]
+    }
 
 
 def test_no_two_modules_import_each_other():
@@ -124,8 +139,12 @@ def test_files_say_what_they_are():
 
 
 def test_long_files_are_listed(record_property):
-    """Length is a smell to look at, not a law: `pytest -rP tests/test_architecture.py` shows the list."""
-    sizes = {p.relative_to(ROOT).as_posix(): len(p.read_text().splitlines()) for p in python_files()}
+    """Length is a smell to look at, not a law: `pytest -rP tests/test_architecture.py` shows the
+    list.
+    """
+    sizes = {
+        p.relative_to(ROOT).as_posix(): len(p.read_text().splitlines()) for p in python_files()
+    }
     long = {path: lines for path, lines in sorted(sizes.items()) if lines > LONG}
     record_property("long_files", long)
     for path, lines in long.items():
@@ -133,17 +152,24 @@ def test_long_files_are_listed(record_property):
 
 
 def test_every_unit_test_is_where_its_module_is():
-    """tests/unit/<room>/test_<module>.py, or test_<module>_<what>.py; a room may have tests of its own name."""
+    """tests/unit/<room>/test_<module>.py, or test_<module>_<what>.py; a room may have tests of its
+    own name.
+    """
     for path in sorted((ROOT / "tests" / "unit").rglob("*.py")):
         folder = path.parent.relative_to(ROOT / "tests" / "unit")
         room = ROOT / folder if folder.parts[:1] in OUTER else ROOT / "raydpzv" / folder
-        assert room.is_dir(), f"{path.relative_to(ROOT)}: wanted a room, {room.relative_to(ROOT)} is none"
+        assert room.is_dir(), (
+            f"{path.relative_to(ROOT)}: wanted a room, {room.relative_to(ROOT)} is none"
+        )
         words = path.stem.removeprefix("test_").split("_")
         modules = {p.stem for p in room.glob("*.py")} | {room.name}
         begun = {"_".join(words[: n + 1]) for n in range(len(words))}
-        assert path.stem.startswith("test_"), f"{path.relative_to(ROOT)}: shared pieces live in tests/helpers"
+        assert path.stem.startswith("test_"), (
+            f"{path.relative_to(ROOT)}: shared pieces live in tests/helpers"
+        )
         assert begun & modules, (
-            f"{path.relative_to(ROOT)}: {room.relative_to(ROOT)} has no module of that name; move or rename it"
+            f"{path.relative_to(ROOT)}: {room.relative_to(ROOT)} has no module of that name; move "
+            "or rename it"
         )
 
 
@@ -168,7 +194,9 @@ def test_no_module_name_has_two_meanings():
 
 def test_the_experiment_room_stays_one_subject():
     """It held 43 modules of seven subjects once."""
-    modules = [p.name for p in (ROOT / "raydpzv" / "experiment").glob("*.py") if p.stem != "__init__"]
+    modules = [
+        p.name for p in (ROOT / "raydpzv" / "experiment").glob("*.py") if p.stem != "__init__"
+    ]
     assert len(modules) <= 20, sorted(modules)
 
 
@@ -181,7 +209,9 @@ def test_nothing_unfinished_is_left():
 KINDS = {f"{kind}{what}" for kind in ("Vertical", "Horizontal") for what in ("Scenario", "Method")}
 KINDS |= {"PreparedVertical", "PreparedHorizontal"}
 WINGS = (
-    *("raydpzv/methods/", "actors/vertical/", "actors/horizontal/"),  # descriptor.py loads methods
+    "raydpzv/methods/",
+    "actors/vertical/",
+    "actors/horizontal/",  # descriptor.py loads methods
     *(
         f"raydpzv/experiment/{name}.py"
         for name in ("vertical", "horizontal", "run_vertical", "run_horizontal")
@@ -195,7 +225,9 @@ def test_a_scenario_and_a_prepared_run_answer_for_their_kind():
     for path in program_files():
         name = path.relative_to(ROOT).as_posix()
         if not name.startswith(WINGS):
-            assert facts(path.read_text()).asks == [], f"{name}: let the scenario or the prepared run answer"
+            assert facts(path.read_text()).asks == [], (
+                f"{name}: let the scenario or the prepared run answer"
+            )
 
 
 def test_a_question_for_the_kind_is_found():

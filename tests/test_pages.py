@@ -1,4 +1,6 @@
-"""Pages lead somewhere, and code speaks as they do: links, named functions, and turns that no message has."""
+"""Pages lead somewhere, and code speaks as they do: links, named functions, and turns that no
+message has.
+"""
 
 import ast
 import io
@@ -31,7 +33,9 @@ def modules() -> dict[str, set[str]]:
 
 
 def unknown(text: str) -> list[str]:
-    """Names of a page whose module does not exist, or does not define them; settings are no names of code."""
+    """Names of a page whose module does not exist, or does not define them; settings are no names
+    of code.
+    """
     rooms = {name.split(".")[1] for name in modules() if "." in name}
     return [
         f"{module}.{name}"
@@ -60,11 +64,15 @@ def lost(page: Path) -> list[str]:
     return found
 
 
-TURNS = re.compile(r"\b(?:whoever|begun|h[au]ngs? on|went on|gone on|goes on|brought)\b", re.IGNORECASE)
+TURNS = re.compile(
+    r"\b(?:whoever|begun|h[au]ngs? on|went on|gone on|goes on|brought)\b", re.IGNORECASE
+)
 
 
 def turns(source: str) -> list[str]:
-    """Turns that are hard to read in a file's strings and comments; a name in backticks or braces is none."""
+    """Turns that are hard to read in a file's strings and comments; a name in backticks or braces
+    is none.
+    """
     return [
         match.group()
         for token in tokenize.generate_tokens(io.StringIO(source).readline)
@@ -86,19 +94,26 @@ def test_every_function_that_a_page_names_exists(page):
 def test_a_lost_link_and_an_unknown_function_are_found(tmp_path):
     page = tmp_path / "page.md"
     page.write_text(
-        "# One idea\n\n[a](gone.md) [b](#one-idea) [c](#two) `zo.update.Descent.apply` `zo.update.gone`\n"
+        "# One idea\n\n[a](gone.md) [b](#one-idea) [c](#two) `zo.update.Descent.apply` "
+        "`zo.update.gone`\n"
     )
     assert lost(page) == ["gone.md", "#two"]
     assert unknown(page.read_text()) == ["zo.update.gone"]
 
 
 def test_no_message_docstring_or_comment_has_a_hard_turn():
-    files = [file for room in ("raydpzv", "actors", "scenarios") for file in (ROOT / room).rglob("*.py")]
-    assert {str(file.relative_to(ROOT)): found for file in files if (found := turns(file.read_text()))} == {}
+    files = [
+        file for room in ("raydpzv", "actors", "scenarios") for file in (ROOT / room).rglob("*.py")
+    ]
+    assert {
+        str(file.relative_to(ROOT)): found for file in files if (found := turns(file.read_text()))
+    } == {}
 
 
 def test_percentages_have_one_form_in_what_the_program_prints():
-    files = [file for room in ("raydpzv", "actors", "scenarios") for file in (ROOT / room).rglob("*.py")]
+    files = [
+        file for room in ("raydpzv", "actors", "scenarios") for file in (ROOT / room).rglob("*.py")
+    ]
     assert [file for file in files if re.search(r"[\d{:]%[}\"']|\d%", file.read_text())] == []
 
 

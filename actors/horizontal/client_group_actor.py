@@ -1,4 +1,6 @@
-"""The host actor: many clients around one replica (or with models of their own), and its way through the ledger."""
+"""The host actor: many clients around one replica (or with models of their own), and its way
+through the ledger.
+"""
 
 from __future__ import annotations
 
@@ -27,10 +29,12 @@ from raydpzv.wire.messages import ClientModels, Packed, unpack
 
 
 class ClientGroupActor(TaskPort):
-    """Plain class; `actors.vertical.actor_set` wraps it. Its data is read in place from Ray's object store.
+    """Plain class; `actors.vertical.actor_set` wraps it. Its data is read in place from Ray's
+    object store.
 
-    Nothing is asked of it per client: a round is one piece of work here and one range from the ledger actor. `stop`,
-    and looking at the newest model with a replica of its own, continue beside a long `run`.
+    Nothing is asked of it per client: a round is one piece of work here and one range from the
+    ledger actor. `stop`, and looking at the newest model with a replica of its own, continue beside
+    a long `run`.
     """
 
     CONTROL = ("stop",)
@@ -52,7 +56,9 @@ class ClientGroupActor(TaskPort):
 
     def evaluate(self, version: int) -> Metrics:
         """Score the model at `version`, which is not before that of any order so far."""
-        return self._prepared.held_out(self._device).scored(partial(self._following().evaluate, version))
+        return self._prepared.held_out(self._device).scored(
+            partial(self._following().evaluate, version)
+        )
 
     def state(self, version: int) -> np.ndarray:
         return self._following().state(version)
@@ -63,7 +69,9 @@ class ClientGroupActor(TaskPort):
         return found.largest, found.share
 
     def models(self, version: int) -> ClientModels:
-        """Return what a checkpoint keeps of its clients, where their work has left them; see `OwnModels.models`."""
+        """Return what a checkpoint keeps of its clients, where their work has left them; see
+        `OwnModels.models`.
+        """
         return cast(OwnModels, self._client_group).models()
 
     def take_over(self, kept: Packed) -> None:
@@ -71,7 +79,9 @@ class ClientGroupActor(TaskPort):
         cast(OwnModels, self._client_group).restore_models(cast(ClientModels, unpack(kept)))
 
     def warm_up(self) -> None:
-        """Let throw-away parties make a run's first updates here, so that what compiles is no epoch's."""
+        """Let throw-away parties make a run's first updates here, so that what compiles is no
+        epoch's.
+        """
         from raydpzv.experiment.run_horizontal import (
             warm_up,  # whole runs, which need what reports and folders need
         )
@@ -84,7 +94,9 @@ class ClientGroupActor(TaskPort):
         assert self._ledger is not None
         get(self._ledger.ready.remote(), self._timeout, "the ledger's greeting")
 
-    def run(self, server: Any, origin: float, share: HostShare, lane: TransportAddress | None) -> None:
+    def run(
+        self, server: Any, origin: float, share: HostShare, lane: TransportAddress | None
+    ) -> None:
         """Let the clients here live their own loops until the run is over (wall clock).
 
         lane: where the server listens; None: it is called through Ray.
@@ -102,7 +114,9 @@ class ClientGroupActor(TaskPort):
 
     def look(self, version: int) -> Metrics:
         """Score the model at `version` while the loop runs."""
-        return self._prepared.held_out(self._device).scored(partial(self._looking().evaluate, version))
+        return self._prepared.held_out(self._device).scored(
+            partial(self._looking().evaluate, version)
+        )
 
     def look_state(self, version: int) -> np.ndarray:
         """Return the state at `version` while the loop runs."""

@@ -1,4 +1,6 @@
-"""Clients' work on host actors: orders are dealt out, done side by side, and done again where a host is lost."""
+"""Clients' work on host actors: orders are dealt out, done side by side, and done again where a
+host is lost.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ def share_of(kept: ClientModels, host: int, hosts: int) -> ClientModels:
     """Return of clients' own models those of a host's, m mod `hosts` = `host`."""
     mine = kept.clients % hosts == host
     values = kept.values[np.repeat(mine, kept.counts)]
-    return ClientModels(kept.clients[mine], kept.versions[mine], kept.models[mine], kept.counts[mine], values)
+    return ClientModels(
+        kept.clients[mine], kept.versions[mine], kept.models[mine], kept.counts[mine], values
+    )
 
 
 Noted = Callable[[int, str], None]
@@ -38,10 +42,11 @@ Noted = Callable[[int, str], None]
 class ClientGroupPool:
     """The host actors of a run, and new ones in place of those that are lost.
 
-    prepared: for each host a reference to what it gets, the same for all where all get the data, which travel once;
+    prepared: for each host a reference to what it gets, the same for all where all get the data,
+    which travel once;
     ledger: the ledger actor (None for methods that send weights); place: the hosts'
-    bundles follow the server's; made: what is there when a host is. goes_back: a run that loses a machine resumes from
-    its checkpoint, with its actors placed anew.
+    bundles follow the server's; made: what is there when a host is. goes_back: a run that loses a
+    machine resumes from its checkpoint, with its actors placed anew.
     """
 
     prepared: Sequence[Any]
@@ -64,7 +69,8 @@ class ClientGroupPool:
         self.actors, self.made = [actor for actor, _ in pairs], [made for _, made in pairs]
 
     def replace(self, host: int, error: BaseException) -> str:
-        """Put a new actor in the place of a lost one; return what was done. RunError if that was one too many.
+        """Put a new actor in the place of a lost one; return what was done. RunError if that was
+        one too many.
 
         Raises the error where the run is to go back, since a machine was lost.
         """
@@ -73,8 +79,8 @@ class ClientGroupPool:
         why = " ".join(str(error).split())[:200]
         if self.losses >= self.restarts:
             raise RunError(
-                f"host {host} was lost and resources.restarts = {self.restarts} replacements are used up: raise it, "
-                f"or see what ends the hosts ({why})"
+                f"host {host} was lost and resources.restarts = {self.restarts} replacements are "
+                f"used up: raise it, or see what ends the hosts ({why})"
             ) from error
         if self.goes_back and not self.place.stands():
             raise error
@@ -86,15 +92,23 @@ class ClientGroupPool:
             if self.ledger is not None
             else "and needs nothing of the old one"
         )
-        return f"replaced ({self.losses} of {self.restarts}) by a new actor, rebuilt {source}: {why}"
+        return (
+            f"replaced ({self.losses} of {self.restarts}) by a new actor, rebuilt {source}: {why}"
+        )
 
     def _make(self, host: int) -> tuple[Any, Any]:
         groups = {"ctl": ClientGroupActor.CONTROL, "look": ClientGroupActor.LOOKING}
         share = self.place.plan.actors[host]
         return start(
-            *(ClientGroupActor, groups, {"ctl": 1, "look": 1}),
-            *(share.bundle(), self.place.group, self.place.bundle(host + 1)),
-            *(self.prepared[host], share.gpus, self.ledger),
+            ClientGroupActor,
+            groups,
+            {"ctl": 1, "look": 1},
+            share.bundle(),
+            self.place.group,
+            self.place.bundle(host + 1),
+            self.prepared[host],
+            share.gpus,
+            self.ledger,
         )
 
 
@@ -110,9 +124,10 @@ class _Work:
 class PoolExecutor:
     """A `Executor` whose clients live in host actors: one message per host and batch of orders.
 
-    Orders are gathered until an upload is wanted, then all are sent. Which host does an order moves no bits; it is the
-    next in turn, or the one that keeps the client's own model or keys (`pinned`). Evaluations are host 0's. drifts: a
-    lost host's clients had models that nobody can rebuild, so that no other takes its place and the run goes back.
+    Orders are gathered until an upload is wanted, then all are sent. Which host does an order moves
+    no bits; it is the next in turn, or the one that keeps the client's own model or keys
+    (`pinned`). Evaluations are host 0's. drifts: a lost host's clients had models that nobody can
+    rebuild, so that no other takes its place and the run goes back.
     lean: see `work.work`.
     """
 
@@ -134,7 +149,9 @@ class PoolExecutor:
         self._done: dict[int, Upload] = {}
 
     def submit(self, order: Order) -> int:
-        """Gather the order; the client's number is the handle, since a client has one order at a time."""
+        """Gather the order; the client's number is the handle, since a client has one order at a
+        time.
+        """
         self._gathered.append(order)
         return order.client
 
@@ -142,7 +159,9 @@ class PoolExecutor:
         """Send what is gathered, unless this upload is there already, wait for it and return it."""
         if handle not in self._done:
             self._send()
-            self._collect(next(sent for sent in self._sent if any(o.client == handle for o in sent.orders)))
+            self._collect(
+                next(sent for sent in self._sent if any(o.client == handle for o in sent.orders))
+            )
         return self._done.pop(handle)
 
     def evaluate(self, version: int) -> Metrics:
@@ -156,14 +175,18 @@ class PoolExecutor:
         return state
 
     def drift(self, version: int) -> tuple[float, float]:
-        """Return how far clients' own models are from the ledger's: largest difference, largest share of elements."""
+        """Return how far clients' own models are from the ledger's: largest difference, largest
+        share of elements.
+        """
         found = [self._probe(host, "drift", version) for host in range(len(self._pool.actors))]
         return max(gap for gap, _ in found), max(share for _, share in found)
 
     def models(self, version: int) -> ClientModels:
         """Return what a checkpoint after `version` updates keeps of all hosts' clients."""
         found = [self._probe(host, "models", version) for host in range(len(self._pool.actors))]
-        return ClientModels(*map(np.concatenate, zip(*(kept.arrays() for kept in found), strict=True)))
+        return ClientModels(
+            *map(np.concatenate, zip(*(kept.arrays() for kept in found), strict=True))
+        )
 
     def finish(self) -> None:
         """Let the hosts go: nothing is asked of them any more."""
@@ -183,7 +206,9 @@ class PoolExecutor:
     def _start(self, host: int, orders: Sequence[Order]) -> Task:
         self.calls += 1
         frame = work.work(orders, lean=self._lean)
-        task = Task(f"the uploads of host {host}", work.most_bytes(orders), work.read_uploads, frame)
+        task = Task(
+            f"the uploads of host {host}", work.most_bytes(orders), work.read_uploads, frame
+        )
         return self._peers.send(host, task)
 
     def _collect(self, sent: _Work) -> None:
@@ -192,7 +217,9 @@ class PoolExecutor:
         self._done |= {upload.client: upload for upload in uploads}
 
     def _probe(self, host: int, name: str, version: int) -> Any:
-        """Return what a host finds of the model at `version`, after the work that was sent before."""
+        """Return what a host finds of the model at `version`, after the work that was sent
+        before.
+        """
 
         def probe() -> Any:
             read, frame = partial(work.read_probed, name), work.probe(name, version)
@@ -217,7 +244,8 @@ class PoolExecutor:
             if self._pool.goes_back:
                 raise error
             raise RunError(
-                f'host {host} was lost, and with it the models of its clients, which with revert = "add_back" only the '
+                f"host {host} was lost, and with it the models of its clients, which with revert = "
+                '"add_back" only the '
                 "run's last checkpoint has: continue from there with raydpzv resume"
             ) from error
         done = self._pool.replace(host, error)

@@ -1,4 +1,6 @@
-"""Run a horizontal scenario on Ray: a server actor, a ledger actor, and hosts that hold all clients between them."""
+"""Run a horizontal scenario on Ray: a server actor, a ledger actor, and hosts that hold all clients
+between them.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ class _Hosts(ActorSet):
     pool: ClientGroupPool
 
 
-def run_horizontal(prepared: PreparedHorizontal, options: RunOptions, place: Place | None = None) -> Run:
+def run_horizontal(
+    prepared: PreparedHorizontal, options: RunOptions, place: Place | None = None
+) -> Run:
     """Run on Ray, see `actors.driver.drive`."""
     return drive(prepared, options, place, _create, _driver)
 
@@ -57,19 +61,28 @@ def _create(prepared: PreparedHorizontal, place: Place) -> _Hosts:
         shared = ray.put(prepared)
         data, given = [shared for _ in hosts], shared
     else:
-        data, given = [ray.put(prepared.for_host(host, len(hosts))) for host in hosts], ray.put(seen)
+        data, given = (
+            [ray.put(prepared.for_host(host, len(hosts))) for host in hosts],
+            ray.put(seen),
+        )
     ledger = ledger_actor(place) if prepared.seeded else None
     pool = ClientGroupPool(data, ledger, place, resources.restarts, resources.timeout)
     pool.raise_all()
     role = HorizontalServerActor
     groups = {"ctl": role.CONTROL, "look": role.LOOKING, "keep": role.KEEPING}
     server, made = start(
-        *(role, groups, dict.fromkeys(groups, 1)),
-        *(place.plan.server.bundle(), place.group, place.bundle(0)),
+        role,
+        groups,
+        dict.fromkeys(groups, 1),
+        place.plan.server.bundle(),
+        place.group,
+        place.bundle(0),
         given,
     )
     ready = [made, *pool.made, *([ledger.ready.remote()] if ledger is not None else [])]
-    return _Hosts(server=server, actors=pool.actors, made=ready, place=place, ledger=ledger, pool=pool)
+    return _Hosts(
+        server=server, actors=pool.actors, made=ready, place=place, ledger=ledger, pool=pool
+    )
 
 
 def _begin(prepared: PreparedHorizontal, actor_set: _Hosts, folder: RunFolder | None) -> None:
@@ -126,8 +139,12 @@ class _Driver(Driver):
             self._note_clocks(self._hosts())
 
     def _awaited(self) -> list[Any]:
-        """Rounds of a private run wait until their checkpoint is written, so that a loss forgets none of them."""
-        return [self._server.next_piece.remote(10 * LOOK)] if self._prepared.awaits_checkpoints else []
+        """Rounds of a private run wait until their checkpoint is written, so that a loss forgets
+        none of them.
+        """
+        return (
+            [self._server.next_piece.remote(10 * LOOK)] if self._prepared.awaits_checkpoints else []
+        )
 
     def _write(self, drained: Sequence[Piece]) -> None:
         super()._write(drained)
@@ -135,7 +152,9 @@ class _Driver(Driver):
             self._control(self._server.written.remote(), "the server to continue")
 
     def leave(self) -> None:
-        """Close the ledger before its actor ends, so that the next driver finds it free; all of it is written."""
+        """Close the ledger before its actor ends, so that the next driver finds it free; all of it
+        is written.
+        """
         if (ledger := self._ledger) is not None:
             self._rescued(lambda: get(ledger.close.remote(), 10.0, "the ledger to close"), None)
 
@@ -172,7 +191,9 @@ class _Driver(Driver):
 
     def _run_loop(self, worker: int, *, rejoins: bool) -> Any:
         actors, begins = self._pool.actors, self._segment.begins
-        share = HostShare(worker, len(actors), max(self._clock.now(), begins) if rejoins else begins)
+        share = HostShare(
+            worker, len(actors), max(self._clock.now(), begins) if rejoins else begins
+        )
         return actors[worker].run.remote(self._server, self._clock.origin, share, self._lane)
 
     def _look(self) -> None:
@@ -187,7 +208,9 @@ class _Driver(Driver):
         """Let another host take the clients of a lost one."""
         if self._status.stop_reason:
             return
-        self._replace(worker, error, "; its clients continue, epochs that passed meanwhile are not made up")
+        self._replace(
+            worker, error, "; its clients continue, epochs that passed meanwhile are not made up"
+        )
         # calls wait for the actor to come up, in this order: nobody else waits
         self._pool.actors[worker].warm_up.remote()
         self._pool.actors[worker].greet.remote(self._server)
@@ -210,7 +233,9 @@ class _Driver(Driver):
         return True
 
     def _seen(self, asked: Callable[[], Any], what: str) -> Any:
-        """Return what the server sees of the model, in a replacement of host 0 if that is lost before (wall clock)."""
+        """Return what the server sees of the model, in a replacement of host 0 if that is lost
+        before (wall clock).
+        """
         import ray
 
         while True:

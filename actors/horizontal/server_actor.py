@@ -1,4 +1,6 @@
-"""The server actor of horizontal runs: the server's role, its loop, the record and, in virtual time, the whole run."""
+"""The server actor of horizontal runs: the server's role, its loop, the record and, in virtual
+time, the whole run.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +29,9 @@ from raydpzv.sim.wall import EvaluationSchedule
 class HorizontalServerActor(ServerActor):
     """Plain class; `actors.horizontal.driver` wraps it.
 
-    Uploads are served in the threads of their sockets, or as calls in the default concurrency group. Control calls have
-    a group of their own and answer meanwhile. Looks at the model wait for a host, in a third group. Checkpoints under
-    the wall clock have a fourth.
+    Uploads are served in the threads of their sockets, or as calls in the default concurrency
+    group. Control calls have a group of their own and answer meanwhile. Looks at the model wait for
+    a host, in a third group. Checkpoints under the wall clock have a fourth.
     """
 
     CONTROL = (*ServerActor.CONTROL, "note_loss")
@@ -64,7 +66,8 @@ class HorizontalServerActor(ServerActor):
         """Run the whole virtual-time loop."""
         prepared, core = self._prepared, self.core
         self._hosts = hosts = PoolExecutor(
-            *(pool, self._peers(pool.actors, self._timeout, "host")),
+            pool,
+            self._peers(pool.actors, self._timeout, "host"),
             lean=not prepared.separate,
             pinned=prepared.pinned,
             noted=self.note_loss,
@@ -80,18 +83,24 @@ class HorizontalServerActor(ServerActor):
         self.close_transport()
 
     def warm_up(self) -> None:
-        """Let throw-away parties make a run's first updates here, so that what compiles is no service's."""
+        """Let throw-away parties make a run's first updates here, so that what compiles is no
+        service's.
+        """
         warm_up(self._prepared, "cpu")
 
     def bring_segment(self, host: Any) -> None:
-        """Restore rows and accounts to the start of a segment under the wall clock; the model is seen in `host`."""
+        """Restore rows and accounts to the start of a segment under the wall clock; the model is
+        seen in `host`.
+        """
         self.core.bring_segment()
         self.show(host)
         evaluated = self.core.segment.start.evaluated
         self._evaluations = EvaluationSchedule(self._prepared.spec.evaluate.every, evaluated)
 
     def keep_segment(self, *, due: bool) -> None:
-        """Take a checkpoint from which the next segment can start (wall clock), see `RunCore.keep_segment`."""
+        """Take a checkpoint from which the next segment can start (wall clock), see
+        `RunCore.keep_segment`.
+        """
         self.core.keep_segment(due=due)
 
     def open_wall(self, origin: float) -> None:

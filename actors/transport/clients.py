@@ -18,13 +18,24 @@ from raydpzv.sim.wall import Answer, ServerConnection
 class ClientConnection:
     """A `raydpzv.sim.wall.ServerConnection` for clients that live in threads of one process.
 
-    warm_up: to the server's throw-away server. Raises as `Connection.ask` does, and whatever the server raises.
+    warm_up: to the server's throw-away server. Raises as `Connection.ask` does, and whatever the
+    server raises.
     """
 
     def __init__(
-        self, server: Any, address: TransportAddress | None, timeout: float, *, warm_up: bool = False
+        self,
+        server: Any,
+        address: TransportAddress | None,
+        timeout: float,
+        *,
+        warm_up: bool = False,
     ) -> None:
-        self._server, self._address, self._timeout, self._warm_up = server, address, timeout, warm_up
+        self._server, self._address, self._timeout, self._warm_up = (
+            server,
+            address,
+            timeout,
+            warm_up,
+        )
         self._connections: dict[int, Connection] = {}
 
     def first(self, client: int) -> Answer:
@@ -54,11 +65,13 @@ class ClientConnection:
 class ClientConversation:
     """A `Conversation` with one client.
 
-    connection: to the run's server (False) or the warm-up's (True), as it is when a request comes; who: the request
-    that named the client.
+    connection: to the run's server (False) or the warm-up's (True), as it is when a request comes;
+    who: the request that named the client.
     """
 
-    def __init__(self, connection: Callable[[bool], ServerConnection], who: TransportRequest) -> None:
+    def __init__(
+        self, connection: Callable[[bool], ServerConnection], who: TransportRequest
+    ) -> None:
         self._connection, self._client, self._warm_up = connection, who.number, who.warm_up
         # by the last order and the last query
         self._promised: dict[bool, int | None] = {False: None, True: 0}
@@ -88,13 +101,18 @@ class ClientConversation:
         if request.kind != EXCHANGE or request.upload is None or request.how is None:
             raise TransportError(f"a vertical client sent a request of kind {request.kind}")
         if request.upload.client != client:
-            raise TransportError(f"client {client} handed in an upload of client {request.upload.client}")
+            raise TransportError(
+                f"client {client} handed in an upload of client {request.upload.client}"
+            )
         return server.exchange(request.upload, request.how, request.seconds)
 
 
 def check_size(upload: Upload, promised: int | None) -> None:
-    """Refuse an upload of another size than its order promised (None: any size). Raises TransportError."""
+    """Refuse an upload of another size than its order promised (None: any size). Raises
+    TransportError.
+    """
     if promised is not None and upload.body.wire_bytes != promised:
         raise TransportError(
-            f"client {upload.client} sent {upload.body.wire_bytes} bytes where its order promised {promised}"
+            f"client {upload.client} sent {upload.body.wire_bytes} bytes where its order promised "
+            f"{promised}"
         )

@@ -1,4 +1,6 @@
-"""The asking end of a connection to an actor: frames on a socket, or the same frames as arguments of Ray calls."""
+"""The asking end of a connection to an actor: frames on a socket, or the same frames as arguments
+of Ray calls.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ class Connection(Protocol):
     """A connection to an actor that answers frames (`actors.transport.port.TransportPort`)."""
 
     def ask(self, frame: Sequence[bytes], awaited: str) -> memoryview:
-        """Send a frame and return the answer's. awaited: the answer in words. Raises Stalled past the time limit.
+        """Send a frame and return the answer's. awaited: the answer in words. Raises Stalled past
+        the time limit.
 
         TransportError: the connection broke. Ray's error: the called actor was lost.
         """
@@ -28,7 +31,9 @@ class Connection(Protocol):
 
 
 class SocketConnection:
-    """Frames on a socket, from any thread. hello: the frame that names the asking party; timeout: of each answer."""
+    """Frames on a socket, from any thread. hello: the frame that names the asking party; timeout:
+    of each answer.
+    """
 
     def __init__(self, address: TransportAddress, timeout: float, hello: Sequence[bytes]) -> None:
         self._socket, self._timeout = dial(address, timeout), timeout
@@ -56,7 +61,9 @@ class CallConnection:
         self._name = secrets.token_hex(8)
 
     def ask(self, frame: Sequence[bytes], awaited: str) -> memoryview:
-        answer = get(self._actor.ask.remote(self._name, self._hello, tuple(frame)), self._timeout, awaited)
+        answer = get(
+            self._actor.ask.remote(self._name, self._hello, tuple(frame)), self._timeout, awaited
+        )
         return memoryview(b"".join(answer))
 
     def close(self) -> None:
@@ -67,4 +74,8 @@ def connect(
     actor: Any, address: TransportAddress | None, timeout: float, hello: Sequence[bytes]
 ) -> Connection:
     """Connect to an actor on a socket, or by calls where it does not listen (`address` is None)."""
-    return SocketConnection(address, timeout, hello) if address else CallConnection(actor, timeout, hello)
+    return (
+        SocketConnection(address, timeout, hello)
+        if address
+        else CallConnection(actor, timeout, hello)
+    )

@@ -1,8 +1,9 @@
 """The frames that clients and server exchange on a connection.
 
-Under the wall clock a client asks (`TransportRequest`) and the server answers. Under the virtual clock the server
-orders and an actor of clients returns the result. Fixed fields are packed by `struct`, bodies as in
-`raydpzv.wire.frames`; facts that only some methods record (receipts of noise, attempts at a round) are JSON.
+Under the wall clock a client asks (`TransportRequest`) and the server answers. Under the virtual
+clock the server orders and an actor of clients returns the result. Fixed fields are packed by
+`struct`, bodies as in `raydpzv.wire.frames`; facts that only some methods record (receipts of
+noise, attempts at a round) are JSON.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ from raydpzv.wire.frames import body_parts, decode_body, encode_body
 from raydpzv.wire.messages import pack
 
 HELLO, FIRST, EXCHANGE, WAIT, FINISH, JOIN, WAKE = range(7)
-"""Kinds of requests: which client asks; the first order; an upload; wait for an order; the client leaves; the number of
-a socket on which the server orders; a client of a host wakes."""
+"""Kinds of requests: which client asks; the first order; an upload; wait for an order; the client
+leaves; the number of a socket on which the server orders; a client of a host wakes."""
 _REQUEST = struct.Struct("<Bqd?")
 _EXCHANGE = struct.Struct("<Bdd?dd")
 _UPLOAD = struct.Struct("<iqd?I")
@@ -42,7 +43,9 @@ OVERHEAD = 2**16
 
 @dataclass(frozen=True)
 class TransportRequest:
-    """A request. number: of the client, host or socket; seconds: of a wait, or when the last answer was applied."""
+    """A request. number: of the client, host or socket; seconds: of a wait, or when the last answer
+    was applied.
+    """
 
     kind: int
     number: int = 0
@@ -52,7 +55,9 @@ class TransportRequest:
     how: Activation | None = None
 
 
-def request(kind: int, number: int = 0, seconds: float = 0.0, *, warm_up: bool = False) -> tuple[bytes, ...]:
+def request(
+    kind: int, number: int = 0, seconds: float = 0.0, *, warm_up: bool = False
+) -> tuple[bytes, ...]:
     """Return the frame of a request without an upload."""
     return (_REQUEST.pack(kind, number, seconds, warm_up),)
 
@@ -67,7 +72,9 @@ def read_request(frame: memoryview) -> TransportRequest:
     try:
         return _read_request(frame)
     except (struct.error, IndexError, ValueError, TypeError, KeyError) as error:
-        raise TransportError(f"wanted a client's request, got {len(frame)} other bytes: {error}") from None
+        raise TransportError(
+            f"wanted a client's request, got {len(frame)} other bytes: {error}"
+        ) from None
 
 
 def _read_request(frame: memoryview) -> TransportRequest:
@@ -88,15 +95,26 @@ def answered(answer: Answer) -> tuple[bytes, ...]:
         return (bytes((_NOTHING, answer.over)),)
     promised = _NO_PROMISE if order.upload_bytes is None else order.upload_bytes
     head = _ORDER.pack(
-        *(_ANSWER, answer.over, order.client, order.round),
-        *(order.start_immediately, order.is_query, order.asks, promised, order.version),
+        _ANSWER,
+        answer.over,
+        order.client,
+        order.round,
+        order.start_immediately,
+        order.is_query,
+        order.asks,
+        promised,
+        order.version,
     )
     return head, encode_body(order.body)
 
 
 def failed(error: BaseException) -> tuple[bytes, ...]:
     """Return the frame of an error that a request raised."""
-    fields = [type(error).__name__, str(error), error.actor if isinstance(error, errors.Lost) else ""]
+    fields = [
+        type(error).__name__,
+        str(error),
+        error.actor if isinstance(error, errors.Lost) else "",
+    ]
     return bytes((_FAILED,)), json.dumps(fields).encode()
 
 
@@ -107,18 +125,27 @@ def read_answer(frame: memoryview) -> Answer:
         if kind == _NOTHING:
             return Answer(None, bool(frame[1]))
         if kind == _ANSWER:
-            _, over, client, round, start_immediately, is_query, asks, promised, version = _ORDER.unpack_from(
-                frame
+            _, over, client, round, start_immediately, is_query, asks, promised, version = (
+                _ORDER.unpack_from(frame)
             )
             body = decode_body(frame[_ORDER.size :])
             upload_bytes = None if promised == _NO_PROMISE else promised
             order = Order(
-                *(client, body, round, start_immediately, is_query, upload_bytes), version=version, asks=asks
+                client,
+                body,
+                round,
+                start_immediately,
+                is_query,
+                upload_bytes,
+                version=version,
+                asks=asks,
             )
             return Answer(order, over)
         name, text, actor = json.loads(bytes(frame[1:]))
     except (struct.error, IndexError, ValueError, TypeError) as error:
-        raise TransportError(f"wanted the server's answer, got {len(frame)} other bytes: {error}") from None
+        raise TransportError(
+            f"wanted the server's answer, got {len(frame)} other bytes: {error}"
+        ) from None
     raise _raised(name, text, actor)
 
 
@@ -134,7 +161,9 @@ def read_done(frame: memoryview) -> Upload | RaydpzvError:
             return read_upload(frame[1:])
         return read_failed(frame)
     except (struct.error, IndexError, ValueError, TypeError, KeyError) as error:
-        raise TransportError(f"wanted a client's upload, got {len(frame)} other bytes: {error}") from None
+        raise TransportError(
+            f"wanted a client's upload, got {len(frame)} other bytes: {error}"
+        ) from None
 
 
 def read_failed(frame: memoryview) -> RaydpzvError:
@@ -143,9 +172,11 @@ def read_failed(frame: memoryview) -> RaydpzvError:
 
 
 def most_bytes(promised: Iterable[int | None]) -> int:
-    """Return how long a request may be, given the sizes of uploads that orders promised (None: no promise).
+    """Return how long a request may be, given the sizes of uploads that orders promised (None: no
+    promise).
 
-    Besides its body it has receipts, with a number of at most ten digits for each row of the body's four-byte numbers.
+    Besides its body it has receipts, with a number of at most ten digits for each row of the body's
+    four-byte numbers.
     """
     sizes = list(promised)
     return MOST if None in sizes else OVERHEAD + 4 * max(size for size in sizes if size is not None)
@@ -161,14 +192,18 @@ def _raised(name: str, text: str, actor: str) -> RaydpzvError:
 
 
 def encode_upload(upload: Upload) -> tuple[bytes, ...]:
-    """Return an upload's parts: fixed fields, facts for the record, and the body's description and wire bytes."""
+    """Return an upload's parts: fixed fields, facts for the record, and the body's description and
+    wire bytes.
+    """
     facts = json.dumps(found).encode() if (found := _facts(upload)) else b""
     head = _UPLOAD.pack(upload.client, upload.step, upload.loss, upload.is_query, len(facts))
     return head, facts, *body_parts(pack(upload.body))
 
 
 def read_upload(data: memoryview) -> Upload:
-    """Return the upload of these bytes. Other bytes raise the errors of `struct`, JSON and `decode_body`."""
+    """Return the upload of these bytes. Other bytes raise the errors of `struct`, JSON and
+    `decode_body`.
+    """
     client, step, loss, is_query, size = _UPLOAD.unpack_from(data)
     begin = _UPLOAD.size + size
     facts = json.loads(bytes(data[_UPLOAD.size : begin])) if size else {}
@@ -209,5 +244,7 @@ def _as_json(release: Release) -> dict[str, Any]:
 
 def _from_json(receipt: dict[str, Any], ids: Sequence[Any] | None, **others: Any) -> Release:
     return Release(
-        **others, receipt=Receipt(**receipt), ids=None if ids is None else np.array(ids[1], np.dtype(ids[0]))
+        **others,
+        receipt=Receipt(**receipt),
+        ids=None if ids is None else np.array(ids[1], np.dtype(ids[0])),
     )

@@ -18,19 +18,27 @@ from raydpzv.sim.wall import Answer
 
 
 class HostConnection:
-    """A `raydpzv.sim.pull.PullConnection`. Raises as `Connection.ask` does, and whatever the server raises."""
+    """A `raydpzv.sim.pull.PullConnection`. Raises as `Connection.ask` does, and whatever the server
+    raises.
+    """
 
-    def __init__(self, server: Any, address: TransportAddress | None, timeout: float, host: int) -> None:
+    def __init__(
+        self, server: Any, address: TransportAddress | None, timeout: float, host: int
+    ) -> None:
         self._connection = connect(server, address, timeout, frames.request(HELLO, host))
 
     def wake(self, client: int) -> Order | None:
-        answer = self._connection.ask(frames.request(WAKE, client), f"the server's answer to client {client}")
+        answer = self._connection.ask(
+            frames.request(WAKE, client), f"the server's answer to client {client}"
+        )
         task = work.read_task(answer)
         return task.orders[0] if task else None
 
     def exchange(self, upload: Upload, how: Activation) -> bool:
         awaited = f"the server to take the upload of client {upload.client}"
-        return not frames.read_answer(self._connection.ask(frames.exchange(upload, how, 0.0), awaited)).over
+        return not frames.read_answer(
+            self._connection.ask(frames.exchange(upload, how, 0.0), awaited)
+        ).over
 
     def close(self) -> None:
         """Close the connection."""
@@ -40,8 +48,8 @@ class HostConnection:
 class HostConversation:
     """A `Conversation` with a host.
 
-    server: the run's; separate: whether clients have models of their own, and so messages; who: the request that named
-    the host.
+    server: the run's; separate: whether clients have models of their own, and so messages; who: the
+    request that named the host.
     """
 
     def __init__(self, server: PullConnection, separate: bool, who: TransportRequest) -> None:

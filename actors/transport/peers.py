@@ -1,4 +1,6 @@
-"""Tasks that the server orders from actors of clients, on sockets or as Ray calls; results come in the tasks' order."""
+"""Tasks that the server orders from actors of clients, on sockets or as Ray calls; results come in
+the tasks' order.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +20,18 @@ from raydpzv.methods.roles import Order, Upload
 from raydpzv.sim.wall import Answer
 
 LONGEST_WAIT = 1e6
-"""Seconds in which the server must read an upload: under the virtual clock it may want it long after it was made."""
+"""Seconds in which the server must read an upload: under the virtual clock it may want it long
+after it was made.
+"""
 
 
 class Task:
-    """A task of one actor. Its outcome is the result, or the exception that was raised in its place.
+    """A task of one actor. Its outcome is the result, or the exception that was raised in its
+    place.
 
-    awaited: the result in words; most: bytes of its frame; read: decodes that frame into the result, or into the
-    exception that the actor raised, and raises TransportError for any other frame; frame: the task itself, until sent.
+    awaited: the result in words; most: bytes of its frame; read: decodes that frame into the
+    result, or into the exception that the actor raised, and raises TransportError for any other
+    frame; frame: the task itself, until sent.
     """
 
     def __init__(
@@ -54,18 +60,24 @@ def order_task(order: Order) -> Task:
         return outcome
 
     most = frames.most_bytes([order.upload_bytes])
-    return Task(f"the upload of client {order.client}", most, read, frames.answered(Answer(order, False)))
+    return Task(
+        f"the upload of client {order.client}", most, read, frames.answered(Answer(order, False))
+    )
 
 
 class Peers(Protocol):
-    """The actors on which a server orders (virtual clock), by number. Each does its tasks one after the other."""
+    """The actors on which a server orders (virtual clock), by number. Each does its tasks one after
+    the other.
+    """
 
     def send(self, actor: int, task: Task) -> Task:
         """Send a task; returns it at once."""
         ...
 
     def result(self, actor: int, task: Task) -> Any:
-        """Wait for a task's result. Raises Stalled past the time limit, Ray's error if the actor is lost."""
+        """Wait for a task's result. Raises Stalled past the time limit, Ray's error if the actor is
+        lost.
+        """
         ...
 
     def replace(self, actor: int, new: Any) -> None:
@@ -102,13 +114,22 @@ class CallPeers:
 
 
 class SocketPeers:
-    """Actors that are reached on sockets, each opened when it is first used. party: an actor's name before its number.
+    """Actors that are reached on sockets, each opened when it is first used. party: an actor's name
+    before its number.
 
-    An actor serves its socket inside a call of Ray. When a socket breaks, that call shows whether the actor was lost.
+    An actor serves its socket inside a call of Ray. When a socket breaks, that call shows whether
+    the actor was lost.
     """
 
-    def __init__(self, server: TransportServer, actors: Sequence[Any], timeout: float, party: str) -> None:
-        self._server, self._actors, self._timeout, self._party = server, list(actors), timeout, party
+    def __init__(
+        self, server: TransportServer, actors: Sequence[Any], timeout: float, party: str
+    ) -> None:
+        self._server, self._actors, self._timeout, self._party = (
+            server,
+            list(actors),
+            timeout,
+            party,
+        )
         self._queues: dict[int, TaskQueue] = {}
         self._calls: dict[int, Any] = {}
         self._numbers = itertools.count()
@@ -124,12 +145,18 @@ class SocketPeers:
             return task
 
     def result(self, actor: int, task: Task) -> Any:
-        """Wait for a task's result. TransportError: the connection broke, but the actor is not lost."""
+        """Wait for a task's result. TransportError: the connection broke, but the actor is not
+        lost.
+        """
         while task.outcome is None:
             try:
                 self._queues[actor].receive()
             except TransportError:
-                get(self._calls[actor], self._timeout, f"{self._party} {actor}, whose connection broke")
+                get(
+                    self._calls[actor],
+                    self._timeout,
+                    f"{self._party} {actor}, whose connection broke",
+                )
                 raise
         return task.result()
 
@@ -192,7 +219,9 @@ class TaskQueue:
 
 
 class TaskPort:
-    """The calls of an actor by which the server orders tasks: on a socket, or one call for each task."""
+    """The calls of an actor by which the server orders tasks: on a socket, or one call for each
+    task.
+    """
 
     def __init__(self) -> None:
         self._socket: FrameSocket | None = None
@@ -203,7 +232,9 @@ class TaskPort:
         self._socket.send(*frames.request(frames.JOIN, number))
 
     def serve_orders(self) -> None:
-        """Do the server's tasks on that socket one by one until no task follows. Raises TransportError if it breaks."""
+        """Do the server's tasks on that socket one by one until no task follows. Raises
+        TransportError if it breaks.
+        """
         assert self._socket is not None
         try:
             while (task := self._task(self._socket.receive())) is not None:
@@ -218,7 +249,9 @@ class TaskPort:
         return _done(task)
 
     def _task(self, frame: memoryview) -> Callable[[], Sequence[bytes]] | None:
-        """Decode a task into a function that does it and returns the result's frame; None: no task follows."""
+        """Decode a task into a function that does it and returns the result's frame; None: no task
+        follows.
+        """
         raise NotImplementedError
 
 
@@ -230,11 +263,19 @@ def _done(task: Callable[[], Sequence[bytes]]) -> Sequence[bytes]:
         return frames.failed(error)
 
 
-def open_transport(server: Any, actors: Sequence[Any], timeout: float, peers: int) -> TransportAddress:
-    """Let the server listen for `peers` connections, beyond its machine only if an actor is on another machine."""
+def open_transport(
+    server: Any, actors: Sequence[Any], timeout: float, peers: int
+) -> TransportAddress:
+    """Let the server listen for `peers` connections, beyond its machine only if an actor is on
+    another machine.
+    """
     nodes = get([actor.node.remote() for actor in (server, *actors)], timeout, "the actors")
-    host = "" if len(set(nodes)) == 1 else get(server.host.remote(), timeout, "the server's address")
+    host = (
+        "" if len(set(nodes)) == 1 else get(server.host.remote(), timeout, "the server's address")
+    )
     opened: TransportAddress = get(
-        server.open_transport.remote(host, secrets.token_bytes(32), peers), timeout, "the server to listen"
+        server.open_transport.remote(host, secrets.token_bytes(32), peers),
+        timeout,
+        "the server to listen",
     )
     return opened

@@ -12,7 +12,8 @@ from actors.transport.sockets import TransportAddress
 
 
 class TransportPort:
-    """The calls by which peers reach an actor. talk: starts a conversation; timeout: of a frame that has started.
+    """The calls by which peers reach an actor. talk: starts a conversation; timeout: of a frame
+    that has started.
 
     Peers ask in calls of Ray (`ask`), or on sockets once `open_transport` was called.
     """
@@ -25,7 +26,9 @@ class TransportPort:
         self._conversations: dict[str, Conversation] = {}
 
     def open_transport(self, host: str, secret: bytes, peers: int) -> TransportAddress:
-        """Listen for `peers` sockets; host: of this machine, "" if no peer is on another. Raises TransportError."""
+        """Listen for `peers` sockets; host: of this machine, "" if no peer is on another. Raises
+        TransportError.
+        """
         self._transport = TransportServer(self._talk, host, secret, self._frame_timeout, peers)
         return self._transport.address
 

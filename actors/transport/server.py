@@ -1,6 +1,7 @@
 """The answering end of sockets: it listens, and serves each peer in a thread of its own.
 
-A socket on which the server orders (virtual clock) is not served but handed to the code that waits for it.
+A socket on which the server orders (virtual clock) is not served but handed to the code that waits
+for it.
 """
 
 from __future__ import annotations
@@ -14,17 +15,27 @@ from typing import Protocol
 
 from actors.transport import frames
 from actors.transport.frames import HELLO, JOIN, TransportRequest
-from actors.transport.sockets import HANDSHAKE_TIMEOUT, FrameSocket, from_another_user, listen, prove
+from actors.transport.sockets import (
+    HANDSHAKE_TIMEOUT,
+    FrameSocket,
+    from_another_user,
+    listen,
+    prove,
+)
 from raydpzv.errors import Stalled, TransportError
 
 MOST_STRANGERS = 64
-"""Peers at a time, beyond the expected number, that have not proved themselves. One more, and one is hung up on.
+"""Peers at a time, beyond the expected number, that have not proved themselves. One more, and one
+is hung up on.
 
-That is the first one that another user of the machine opened, else the first of all: actors prove themselves within
-milliseconds. So a flood of strangers cannot take the threads and places that actors need.
+That is the first one that another user of the machine opened, else the first of all: actors prove
+themselves within milliseconds. So a flood of strangers cannot take the threads and places that
+actors need.
 """
 _PAUSE = 0.05
-"""Seconds to wait after accepting a peer failed, for example because the process has no file left to open."""
+"""Seconds to wait after accepting a peer failed, for example because the process has no file left
+to open.
+"""
 
 
 class Conversation(Protocol):
@@ -35,7 +46,9 @@ class Conversation(Protocol):
         ...
 
     def answer(self, frame: memoryview) -> Sequence[bytes]:
-        """Return the answer's frame. Raises TransportError if the peer breaks the protocol, which ends its socket."""
+        """Return the answer's frame. Raises TransportError if the peer breaks the protocol, which
+        ends its socket.
+        """
         ...
 
 
@@ -43,8 +56,12 @@ Talk = Callable[[TransportRequest], Conversation]
 """Starts a conversation with the peer that a request names."""
 
 
-def reply(conversation: Conversation, request: memoryview) -> tuple[Sequence[bytes], TransportError | None]:
-    """Return the frame that answers a request, or reports an error; and the peer's breach of the protocol, if any."""
+def reply(
+    conversation: Conversation, request: memoryview
+) -> tuple[Sequence[bytes], TransportError | None]:
+    """Return the frame that answers a request, or reports an error; and the peer's breach of the
+    protocol, if any.
+    """
     try:
         return conversation.answer(request), None
     except TransportError as error:
@@ -54,10 +71,11 @@ def reply(conversation: Conversation, request: memoryview) -> tuple[Sequence[byt
 
 
 class TransportServer:
-    """Serves sockets until it is closed. timeout: seconds for a frame that has started; peers: the expected number.
+    """Serves sockets until it is closed. timeout: seconds for a frame that has started; peers: the
+    expected number.
 
-    A peer's mistake ends its own socket alone. That client fails, and with it the run, unless its process is gone and
-    is replaced.
+    A peer's mistake ends its own socket alone. That client fails, and with it the run, unless its
+    process is gone and is replaced.
     """
 
     def __init__(self, talk: Talk, host: str, secret: bytes, timeout: float, peers: int) -> None:
@@ -76,7 +94,8 @@ class TransportServer:
         with self._lock:
             if not self._lock.wait_for(lambda: number in self._joined, HANDSHAKE_TIMEOUT):
                 raise TransportError(
-                    f"connection {number} to the server was opened but did not arrive in {HANDSHAKE_TIMEOUT:g} s"
+                    f"connection {number} to the server was opened but did not arrive in "
+                    f"{HANDSHAKE_TIMEOUT:g} s"
                 )
             return self._joined.pop(number)
 
@@ -132,7 +151,9 @@ class TransportServer:
             else:
                 raise TransportError("a peer's first words are who it is")
         except (TransportError, Stalled):
-            return  # the peer has gone, is no actor of the run or broke the protocol; it sees its socket end
+            # the peer has gone, is no actor of the run or broke the protocol; it sees its socket
+            # end
+            return
         finally:
             self._proved(peer)
             if not handed_over:

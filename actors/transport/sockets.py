@@ -1,7 +1,7 @@
 """Frames of bytes on a socket between two actors that know each other by a secret.
 
-A frame is its length (8 bytes) and its bytes. Before anything else is read, each end proves that it has the secret by
-answering the other's challenge (HMAC-SHA256). The secret itself never travels.
+A frame is its length (8 bytes) and its bytes. Before anything else is read, each end proves that it
+has the secret by answering the other's challenge (HMAC-SHA256). The secret itself never travels.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ class TransportAddress:
 def listen(host: str, secret: bytes, peers: int = 0) -> tuple[socket.socket, TransportAddress]:
     """Listen for peers. Raises TransportError.
 
-    host: an address of this machine, "" for peers on this machine alone; peers: how many may connect at once, as far as
-    the system allows (`net.core.somaxconn`).
+    host: an address of this machine, "" for peers on this machine alone; peers: how many may
+    connect at once, as far as the system allows (`net.core.somaxconn`).
     """
     try:
         if not host and sys.platform.startswith("linux"):
@@ -72,19 +72,25 @@ def listen(host: str, secret: bytes, peers: int = 0) -> tuple[socket.socket, Tra
         listener.listen(max(_BACKLOG, peers))
     except OSError as error:
         raise TransportError(
-            f'the server\'s actor cannot listen on {host or "this machine"} ({error}); set resources.lane = "ray"'
+            f"the server's actor cannot listen on {host or 'this machine'} ({error}); set "
+            'resources.lane = "ray"'
         ) from None
     return listener, address
 
 
 def dial(address: TransportAddress, timeout: float) -> FrameSocket:
-    """Connect to an address; both ends have proved themselves. timeout: of every frame. Raises TransportError."""
+    """Connect to an address; both ends have proved themselves. timeout: of every frame. Raises
+    TransportError.
+    """
     try:
         if address.host:
-            connected = socket.create_connection((address.host, int(address.port)), HANDSHAKE_TIMEOUT)
+            connected = socket.create_connection(
+                (address.host, int(address.port)), HANDSHAKE_TIMEOUT
+            )
         else:
             connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            # waits in the system while too many others connect; with Python's own timeout it would fail at once
+            # waits in the system while too many others connect; with Python's own timeout it would
+            # fail at once
             seconds, fraction = divmod(HANDSHAKE_TIMEOUT, 1)
             limit = struct.pack("ll", int(seconds), int(1e6 * fraction))
             connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
@@ -101,7 +107,9 @@ def dial(address: TransportAddress, timeout: float) -> FrameSocket:
 
 
 class FrameSocket:
-    """One end of a socket. timeout: seconds in which a frame must arrive once it has started, or be sent."""
+    """One end of a socket. timeout: seconds in which a frame must arrive once it has started, or be
+    sent.
+    """
 
     def __init__(self, connected: socket.socket, timeout: float) -> None:
         self._socket, self._timeout = connected, timeout
@@ -111,11 +119,14 @@ class FrameSocket:
     def send(self, *parts: bytes, meanwhile: Callable[[], None] | None = None) -> None:
         """Send one frame. Raises TransportError.
 
-        meanwhile: receives a frame; called while the peer reads nothing because it sends a frame itself.
+        meanwhile: receives a frame; called while the peer reads nothing because it sends a frame
+        itself.
         """
         size = sum(map(len, parts))
         if size > MOST:
-            raise TransportError(f"a frame of {size} bytes is longer than any that travels ({MOST})")
+            raise TransportError(
+                f"a frame of {size} bytes is longer than any that travels ({MOST})"
+            )
         head = _LENGTH.pack(size)
         pieces = (head, *parts) if size > _COPIED else (b"".join((head, *parts)),)
         try:
@@ -127,13 +138,15 @@ class FrameSocket:
                     self._socket.sendall(piece)
         except OSError as error:
             self.close()
-            raise TransportError(f"the connection broke while {size} bytes were sent: {error}") from None
+            raise TransportError(
+                f"the connection broke while {size} bytes were sent: {error}"
+            ) from None
 
     def receive(self, most: int = MOST, *, begins_within: float | None = None) -> memoryview:
         """Return the next frame, of at most `most` bytes.
 
-        begins_within: time limit in seconds for its first byte (None: no limit); Stalled beyond it. Raises
-        TransportError and closes the socket if the frame is longer, cut off or too slow.
+        begins_within: time limit in seconds for its first byte (None: no limit); Stalled beyond it.
+        Raises TransportError and closes the socket if the frame is longer, cut off or too slow.
         """
         head = bytearray(_LENGTH.size)
         try:
@@ -204,7 +217,9 @@ class FrameSocket:
 
 
 def prove(peer: FrameSocket, secret: bytes, *, listens: bool) -> None:
-    """Prove to the peer that this end has the secret, and check the peer's proof. Raises TransportError."""
+    """Prove to the peer that this end has the secret, and check the peer's proof. Raises
+    TransportError.
+    """
     usual, peer._timeout = peer._timeout, HANDSHAKE_TIMEOUT
     mine = os.urandom(_CHALLENGE)
     peer.send(mine)
@@ -218,7 +233,9 @@ def prove(peer: FrameSocket, secret: bytes, *, listens: bool) -> None:
 
 
 def from_another_user(connected: socket.socket) -> bool:
-    """Return whether another user of this machine connected; False where the system does not name the user."""
+    """Return whether another user of this machine connected; False where the system does not name
+    the user.
+    """
     if connected.family != socket.AF_UNIX or not hasattr(socket, "SO_PEERCRED"):
         return False
     _, user, _ = _CREDENTIALS.unpack(
@@ -228,6 +245,8 @@ def from_another_user(connected: socket.socket) -> bool:
 
 
 def _answer(secret: bytes, challenge: bytes, own: bytes, *, listens: bool) -> bytes:
-    """Return a proof that covers both challenges and the answering end, so that nobody can replay it."""
+    """Return a proof that covers both challenges and the answering end, so that nobody can replay
+    it.
+    """
     role = b"server" if listens else b"client"
     return hmac.digest(secret, role + challenge + own, "sha256")

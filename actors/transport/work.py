@@ -1,7 +1,8 @@
-"""Frames between server and hosts, besides those of `frames`: orders to many clients at once, and probes of the model.
+"""Frames between server and hosts, besides those of `frames`: orders to many clients at once, and
+probes of the model.
 
-Orders that share a body share its bytes. A body's wire bytes are aligned for numbers of any width, so that computing
-with them needs no copy.
+Orders that share a body share its bytes. A body's wire bytes are aligned for numbers of any width,
+so that computing with them needs no copy.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from raydpzv.wire.seeds import CatchUp, PulledModel, Tail
 
 _WORK, _PROBE, _TAIL, _DONE = range(16, 20)  # besides the kinds of `frames.answered`
 PROBES = ("evaluate", "state", "drift", "models")
-"""What the server asks of a host's model: a score, parameters and momentum, how far its clients' own models are from
-it, and these models."""
+"""What the server asks of a host's model: a score, parameters and momentum, how far its clients'
+own models are from it, and these models."""
 _BODIES: dict[str, type[Body]] = {"state": PulledModel, "models": ClientModels}
 """The message that carries a probe's arrays."""
 _COUNTS = struct.Struct("<BII")
@@ -34,8 +35,14 @@ _TAILED = struct.Struct("<Biqq")
 _ALIGNED = 16
 _ROW = np.dtype(
     [
-        *(("client", "<i4"), ("body", "<u4"), ("round", "<i8"), ("synced", "?")),
-        *(("read", "<i8"), ("missed", "<i8"), ("pairs", "<i8"), ("pulled", "?")),
+        ("client", "<i4"),
+        ("body", "<u4"),
+        ("round", "<i8"),
+        ("synced", "?"),
+        ("read", "<i8"),
+        ("missed", "<i8"),
+        ("pairs", "<i8"),
+        ("pulled", "?"),
     ]
 )
 _NO_SEEDS, _NO_SCALARS = np.zeros(0, np.uint64), np.zeros(0, np.float32)
@@ -67,8 +74,8 @@ def known_tail(client: int, round: int, size: int) -> Order:
 def work(orders: Sequence[Order], *, lean: bool) -> tuple[bytes, ...]:
     """Return the frame of one host's orders; a body that several orders share travels once.
 
-    lean: leave out what the host has from the ledger (its clients share one model), so that all orders of a round have
-    one body; else clients need their own messages.
+    lean: leave out what the host has from the ledger (its clients share one model), so that all
+    orders of a round have one body; else clients need their own messages.
     """
     bodies: dict[Packed, int] = {}
     places: dict[int, int] = {}
@@ -79,7 +86,13 @@ def work(orders: Sequence[Order], *, lean: bool) -> tuple[bytes, ...]:
             body = _without_history(order.body) if lean else order.body
             places[shared] = bodies.setdefault(pack(body), len(bodies))
         sync = None if lean else order.sync
-        table[row] = order.client, places[shared], order.round, sync is not None, *(sync or (0, 0, 0, False))
+        table[row] = (
+            order.client,
+            places[shared],
+            order.round,
+            sync is not None,
+            *(sync or (0, 0, 0, False)),
+        )
     head = _COUNTS.pack(_WORK, len(bodies), len(orders))
     return _behind(head, table.tobytes(), [body_parts(packed) for packed in bodies])
 
@@ -90,7 +103,9 @@ def probe(name: str, version: int) -> tuple[bytes, ...]:
 
 
 def tail(order: Order) -> tuple[bytes, ...]:
-    """Return the frame of an order to a client whose host has the missed updates from the ledger."""
+    """Return the frame of an order to a client whose host has the missed updates from the
+    ledger.
+    """
     return (_TAILED.pack(_TAIL, order.client, order.round, order.body.wire_bytes),)
 
 
@@ -109,7 +124,9 @@ def read_task(frame: memoryview) -> HostTask | None:
         if kind == _TAIL:
             return HostTask([known_tail(*_TAILED.unpack(frame)[1:])])
     except (struct.error, IndexError, ValueError, TypeError) as error:
-        raise TransportError(f"wanted a host's orders, got {len(frame)} other bytes: {error}") from None
+        raise TransportError(
+            f"wanted a host's orders, got {len(frame)} other bytes: {error}"
+        ) from None
     if frames.read_answer(frame).order is not None:
         raise TransportError("wanted a host's orders, got a single client's")
     return None
@@ -118,7 +135,9 @@ def read_task(frame: memoryview) -> HostTask | None:
 def uploads(done: Sequence[Upload]) -> tuple[bytes, ...]:
     """Return the frame of the uploads that orders asked for."""
     encoded = [frames.encode_upload(upload) for upload in done]
-    return _behind(_COUNTS.pack(_DONE, len(encoded), 0), b"", [(b"".join(e[:-1]), e[-1]) for e in encoded])
+    return _behind(
+        _COUNTS.pack(_DONE, len(encoded), 0), b"", [(b"".join(e[:-1]), e[-1]) for e in encoded]
+    )
 
 
 def read_uploads(frame: memoryview) -> list[Upload] | RaydpzvError:
@@ -129,7 +148,9 @@ def read_uploads(frame: memoryview) -> list[Upload] | RaydpzvError:
         _, count, _ = _COUNTS.unpack_from(frame)
         return [frames.read_upload(part) for part in _parts(frame, count, 0)]
     except (struct.error, IndexError, ValueError, TypeError, KeyError) as error:
-        raise TransportError(f"wanted a host's uploads, got {len(frame)} other bytes: {error}") from None
+        raise TransportError(
+            f"wanted a host's uploads, got {len(frame)} other bytes: {error}"
+        ) from None
 
 
 def most_bytes(orders: Iterable[Order]) -> int:
@@ -138,11 +159,17 @@ def most_bytes(orders: Iterable[Order]) -> int:
 
 
 def probed(name: str, found: Any) -> tuple[bytes, ...]:
-    """Return the frame of a probe's result: metrics, a state float32 [1 or 2, d], a drift's two numbers, models."""
+    """Return the frame of a probe's result: metrics, a state float32 [1 or 2, d], a drift's two
+    numbers, models.
+    """
     if name in _BODIES:
-        description, data = body_parts(pack(PulledModel(found, _NO_SEEDS) if name == "state" else found))
+        description, data = body_parts(
+            pack(PulledModel(found, _NO_SEEDS) if name == "state" else found)
+        )
         return _behind(_COUNTS.pack(_DONE, 1, 0), b"", [(description, data)])
-    return bytes((_DONE,)), json.dumps(asdict(found) if isinstance(found, Metrics) else found).encode()
+    return bytes((_DONE,)), json.dumps(
+        asdict(found) if isinstance(found, Metrics) else found
+    ).encode()
 
 
 def read_probed(name: str, frame: memoryview) -> Any:
@@ -159,7 +186,9 @@ def read_probed(name: str, frame: memoryview) -> Any:
         found = json.loads(bytes(frame[1:]))
         return _metrics(**found) if name == "evaluate" else (float(found[0]), float(found[1]))
     except (struct.error, IndexError, ValueError, TypeError, KeyError) as error:
-        raise TransportError(f"wanted a host's {name}, got {len(frame)} other bytes: {error}") from None
+        raise TransportError(
+            f"wanted a host's {name}, got {len(frame)} other bytes: {error}"
+        ) from None
 
 
 def _orders(frame: memoryview) -> list[Order]:
@@ -167,13 +196,17 @@ def _orders(frame: memoryview) -> list[Order]:
     found = [decode_body(part) for part in _parts(frame, bodies, rows * _ROW.itemsize)]
     table = np.frombuffer(frame, _ROW, rows, _COUNTS.size)
     return [
-        Order(*(client, found[body], round), start_immediately=True, sync=Sync(*sync) if synced else None)
+        Order(
+            client, found[body], round, start_immediately=True, sync=Sync(*sync) if synced else None
+        )
         for client, body, round, synced, *sync in table.tolist()
     ]
 
 
 def _behind(head: bytes, table: bytes, parts: Sequence[tuple[bytes, bytes]]) -> tuple[bytes, ...]:
-    """Return a frame: a head, a table, the offsets of all parts, and the parts with their second halves aligned."""
+    """Return a frame: a head, a table, the offsets of all parts, and the parts with their second
+    halves aligned.
+    """
     place = len(head) + len(table) + 16 * len(parts)
     places, pieces = [], []
     for description, data in parts:

@@ -17,7 +17,9 @@ from raydpzv.experiment.vertical import PreparedVertical
 
 @dataclass(kw_only=True)
 class ClientActors(ActorSet):
-    """The server and client actors of a run. held: the clients of each actor; make: starts an actor by its number."""
+    """The server and client actors of a run. held: the clients of each actor; make: starts an actor
+    by its number.
+    """
 
     held: tuple[tuple[int, ...], ...]
     make: Callable[[int, Any], tuple[Any, Any]]
@@ -28,7 +30,9 @@ class ClientActors(ActorSet):
         return holders(self.held)
 
     def replace(self, actor: int, pasts: Any) -> Any:
-        """Put a new actor in the place of a lost one; pasts: what its clients are rebuilt from (or a reference)."""
+        """Put a new actor in the place of a lost one; pasts: what its clients are rebuilt from (or
+        a reference).
+        """
         import ray
 
         ray.kill(self.actors[actor])  # one that cannot be reached may still hold its share
@@ -46,13 +50,19 @@ def create(experiment: PreparedVertical, place: Place) -> ClientActors:
 
     def client(a: int, pasts: Any) -> tuple[Any, Any]:
         return start(
-            *(ClientActor, {"ctl": ClientActor.CONTROL}, {"ctl": 1}),
-            *(bundles[a + 1], place.group, place.bundle(a + 1)),
-            *([factories[m] for m in plan.clients[a]], plan.actors[a].gpus, pasts),
+            ClientActor,
+            {"ctl": ClientActor.CONTROL},
+            {"ctl": 1},
+            bundles[a + 1],
+            place.group,
+            place.bundle(a + 1),
+            [factories[m] for m in plan.clients[a]],
+            plan.actors[a].gpus,
+            pasts,
         )
 
     server, server_made = start(
-        *(role, groups, threads), *(bundles[0], place.group, place.bundle(0)), *(local, plan.server.gpus)
+        role, groups, threads, bundles[0], place.group, place.bundle(0), local, plan.server.gpus
     )
     clients = [client(a, ()) for a in range(len(plan.actors))]
     return ClientActors(

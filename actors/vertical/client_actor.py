@@ -35,18 +35,23 @@ if TYPE_CHECKING:
 
 
 class ClientActor(TaskPort):
-    """Plain class; `actors.vertical.actor_set` wraps it. `stop`, `evaluate_wall` and `saved` run beside a long `run`.
+    """Plain class; `actors.vertical.actor_set` wraps it. `stop`, `evaluate_wall` and `saved` run
+    beside a long `run`.
 
     pasts: of an actor in the place of a lost one, what each client is rebuilt from.
     """
 
     CONTROL = ("stop", "evaluate_wall", "saved")
 
-    def __init__(self, factories: Sequence[ClientFactory], gpus: float, pasts: Sequence[Past] = ()) -> None:
+    def __init__(
+        self, factories: Sequence[ClientFactory], gpus: float, pasts: Sequence[Past] = ()
+    ) -> None:
         super().__init__()
         self._device = claim_device(gpus)
         self._factories = {factory.client: factory for factory in factories}
-        self._roles = {client: factory.make(self._device) for client, factory in self._factories.items()}
+        self._roles = {
+            client: factory.make(self._device) for client, factory in self._factories.items()
+        }
         self._uploads: dict[int, int] = {}
         for (client, role), (history, uploads) in zip(self._roles.items(), pasts, strict=False):
             cast(Rebuildable, role).restore(history, uploads)
@@ -55,8 +60,12 @@ class ClientActor(TaskPort):
         self._loops: dict[int, ClientLoop] = {}
         self._stopping = threading.Event()
 
-    def warm_up(self, server: Any, timeout: float, lane: TransportAddress | None) -> dict[int, bytes]:
-        """Let throw-away clients go through their first exchanges with the server's; return what they evaluate to."""
+    def warm_up(
+        self, server: Any, timeout: float, lane: TransportAddress | None
+    ) -> dict[int, bytes]:
+        """Let throw-away clients go through their first exchanges with the server's; return what
+        they evaluate to.
+        """
         roles = throw_away_clients(self._factories.values(), self._device)
         spec = next(iter(self._factories.values())).spec
         with closing(ClientConnection(server, lane, timeout, warm_up=True)) as port:
@@ -75,8 +84,8 @@ class ClientActor(TaskPort):
     ) -> None:
         """Let every client here live its own loop until the run is over (wall clock).
 
-        lane: where the server listens; None: it is called through Ray. segment: that starts now, or that the actor
-        joins in the place of a lost one.
+        lane: where the server listens; None: it is called through Ray. segment: that starts now, or
+        that the actor joins in the place of a lost one.
         """
         with closing(ClientConnection(server, lane, timeout)) as port:
             self._run(port, WallPace(timing, WallClock(origin), timeout), segment)
@@ -92,7 +101,10 @@ class ClientActor(TaskPort):
         starts = {client: segment.of(client) for client in self._roles}
         if self._uploads:  # of rebuilt clients
             now = pace.clock.now()
-            starts = {m: ClientStart(now, self._uploads.get(m, start.works)) for m, start in starts.items()}
+            starts = {
+                m: ClientStart(now, self._uploads.get(m, start.works))
+                for m, start in starts.items()
+            }
         self._loops = {
             client: ClientLoop(client, role, port, pace, self._locks[client], start=starts[client])
             for client, role in self._roles.items()
@@ -111,7 +123,9 @@ class ClientActor(TaskPort):
             return frames.dump_upload(self._roles[client].evaluate())
 
     def saved(self, client: int) -> tuple[bytes, int]:
-        """Return what a checkpoint keeps of a client, and the round of the last order that it applied (wall clock)."""
+        """Return what a checkpoint keeps of a client, and the round of the last order that it
+        applied (wall clock).
+        """
         if client in self._loops:
             state, applied = self._loops[client].saved()
         else:

@@ -37,12 +37,15 @@ _ENDING = 5.0
 """Seconds that a run that broke off has to end what it does."""
 
 
-def run_vertical(experiment: PreparedVertical, options: RunOptions, place: Place | None = None) -> Run:
+def run_vertical(
+    experiment: PreparedVertical, options: RunOptions, place: Place | None = None
+) -> Run:
     """Run on Ray, see `actors.driver.drive`."""
     spec = experiment.spec
     if spec.clock.kind == "wall" and spec.resources.client_actors == 0:
         raise SpecError(
-            "resources.client_actors: wanted at least 1 with the wall clock (clients live in actors), got 0"
+            "resources.client_actors: wanted at least 1 with the wall clock (clients live in "
+            "actors), got 0"
         )
     return drive(experiment, options, place, create, _Driver)
 
@@ -50,7 +53,9 @@ def run_vertical(experiment: PreparedVertical, options: RunOptions, place: Place
 class _Driver(Driver):
     """Of a vertical run: one server actor and client actors."""
 
-    def __init__(self, prepared: PreparedVertical, actor_set: ClientActors, hooks: RunHooks) -> None:
+    def __init__(
+        self, prepared: PreparedVertical, actor_set: ClientActors, hooks: RunHooks
+    ) -> None:
         super().__init__(actor_set.server, hooks, prepared.spec)
         self._prepared, self._actor_set = prepared, actor_set
         folder = hooks.writer.folder
@@ -81,12 +86,18 @@ class _Driver(Driver):
             self._note_clocks(self._clients())
 
     def _open_ledger(self, header: Header) -> None:
-        """Open the ledger, with all that was released before. Only the driver's machine has the run folder for sure."""
+        """Open the ledger, with all that was released before. Only the driver's machine has the run
+        folder for sure.
+        """
         path, actor_set = self._folder.ledger.resolve() if self._folder else None, self._actor_set
         there = get(self._server.node.remote(), self._timeout, "the server's machine")
         if path is not None and there != _here():
             actor_set.ledger = ledger_actor(actor_set.place)
-            get(actor_set.ledger.open.remote(path, header, False), self._timeout, "the ledger to open")
+            get(
+                actor_set.ledger.open.remote(path, header, False),
+                self._timeout,
+                "the ledger to open",
+            )
             path = None
         keeping = self._server.keep.remote(path, header, actor_set.ledger)
         get(keeping, self._timeout, "the ledger to open")
@@ -112,7 +123,10 @@ class _Driver(Driver):
 
     def _clients(self) -> Mapping[str, Any]:
         """Return the actor that holds each client."""
-        return {f"client {m}": self._actor_set.actors[a] for m, a in sorted(self._actor_set.holder.items())}
+        return {
+            f"client {m}": self._actor_set.actors[a]
+            for m, a in sorted(self._actor_set.holder.items())
+        }
 
     def _replaced(self) -> int:
         return self._losses
@@ -120,7 +134,9 @@ class _Driver(Driver):
     def _poll(self) -> None:
         """Also give the virtual loop the actors that it waits for."""
         super()._poll()
-        for a, pasts in self._control(self._server.wanted.remote(), "what the server waits for").items():
+        for a, pasts in self._control(
+            self._server.wanted.remote(), "what the server waits for"
+        ).items():
             new = self._actor_set.replace(a, pasts) if self._may_replace() else None
             self._control(self._server.bring.remote(a, new), "the server to continue")
 
@@ -155,7 +171,9 @@ class _Driver(Driver):
     def _run_loop(self, worker: int, *, rejoins: bool) -> Any:
         timing, origin = self._prepared.timing, self._clock.origin
         actor = self._actor_set.actors[worker]
-        return actor.run.remote(self._server, timing, origin, self._timeout, self._lane, self._segment)
+        return actor.run.remote(
+            self._server, timing, origin, self._timeout, self._lane, self._segment
+        )
 
     def _keep_segment(self, *, due: bool = False) -> None:
         if self._folder is not None:
@@ -169,7 +187,11 @@ class _Driver(Driver):
             self._evaluate()
 
     def _warm_up(self) -> None:
-        server, actors, clients = self._server, self._actor_set.actors, sorted(self._actor_set.holder)
+        server, actors, clients = (
+            self._server,
+            self._actor_set.actors,
+            sorted(self._actor_set.holder),
+        )
         try:
             get(server.open_warm_up.remote(clients), self._timeout, "the server's warm-up")
             calls = [actor.warm_up.remote(server, self._timeout, self._lane) for actor in actors]
@@ -197,7 +219,9 @@ class _Driver(Driver):
         else:
             waiting = [server.local_parameters.remote(m) for m in clients]
             found = get(waiting, self._timeout, "the parameters of the clients")
-        return {"server": head} | {f"client {m}": values for m, values in zip(clients, found, strict=True)}
+        return {"server": head} | {
+            f"client {m}": values for m, values in zip(clients, found, strict=True)
+        }
 
     def _facts(self) -> dict[str, Any]:
         owner = self._actor_set.ledger or self._server
@@ -210,7 +234,9 @@ class _Driver(Driver):
         return facts
 
     def _ask(self, method: str, what: str) -> list[Any]:
-        """Ask every client's actor, in client order; one that is lost is replaced and asked again."""
+        """Ask every client's actor, in client order; one that is lost is replaced and asked
+        again.
+        """
         actor_set, holder, found = self._actor_set, self._actor_set.holder, []
 
         def ask(m: int) -> Any:
@@ -232,14 +258,18 @@ class _Driver(Driver):
         return found
 
     def _made_by(self, client: int) -> str:
-        """Return in words how many of the updates were a client's that is given up; "" where nobody counts."""
+        """Return in words how many of the updates were a client's that is given up; "" where nobody
+        counts.
+        """
         counts = self._status.client_uploads
         if client >= len(counts):
             return ""
         return f" (given up: client {client} made {counts[client]} of {sum(counts)} updates)"
 
     def _rejoin(self, worker: int, error: Exception) -> None:
-        """Make a lost actor again, its clients rebuilt from all answers on record, and let them continue."""
+        """Make a lost actor again, its clients rebuilt from all answers on record, and let them
+        continue.
+        """
         if not self._may_replace():
             raise error
         self._loops = {loop: a for loop, a in self._loops.items() if a != worker}
@@ -251,7 +281,9 @@ class _Driver(Driver):
         self._start_loop(worker, rejoins=True)
 
     def _may_replace(self) -> bool:
-        """Count a loss that is made up for; False if clients cannot be rebuilt here or too many actors were lost."""
+        """Count a loss that is made up for; False if clients cannot be rebuilt here or too many
+        actors were lost.
+        """
         if self._plan is None or self._losses >= self._spec.resources.restarts:
             return False
         if self._hooks.restarts.possible and not self._actor_set.place.stands():

@@ -15,7 +15,9 @@ from raydpzv.wire.messages import Evaluate
 
 
 def holders(held: Sequence[Sequence[int]]) -> dict[int, int]:
-    """Return for every client the number of the actor that holds it; held: the clients of each actor."""
+    """Return for every client the number of the actor that holds it; held: the clients of each
+    actor.
+    """
     return {client: a for a, clients in enumerate(held) for client in clients}
 
 
@@ -29,15 +31,21 @@ class ReplacementQueue:
         self._found: dict[int, Any | None] = {}
 
     def ask(self, actor: int, pasts: list[Past]) -> Any | None:
-        """Wait for a new actor in the place of a lost one; None if there is to be none. Raises Stalled."""
+        """Wait for a new actor in the place of a lost one; None if there is to be none. Raises
+        Stalled.
+        """
         with self._changed:
             self._wanted[actor] = pasts
             if not self._changed.wait_for(lambda: actor in self._found, self._timeout):
-                raise Stalled(f"waited {self._timeout:g} s for client actor {actor} to be recreated")
+                raise Stalled(
+                    f"waited {self._timeout:g} s for client actor {actor} to be recreated"
+                )
             return self._found.pop(actor)
 
     def wanted(self) -> dict[int, list[Past]]:
-        """Return the lost actors that were not asked about yet, with what their clients are rebuilt from."""
+        """Return the lost actors that were not asked about yet, with what their clients are rebuilt
+        from.
+        """
         with self._changed:
             wanted, self._wanted = self._wanted, {}
             return wanted
@@ -55,11 +63,12 @@ class _Work:
 
 
 class ActorExecutor:
-    """An `Executor` that sends work to the actor that holds the client; held: the clients of each actor.
+    """An `Executor` that sends work to the actor that holds the client; held: the clients of each
+    actor.
 
-    With records, the server's actor, clients whose actor is lost are rebuilt from the ledger and do their last order
-    again. A rebuilt client is what it was before that order, so what it then sends has the same bits, and so has the
-    run.
+    With records, the server's actor, clients whose actor is lost are rebuilt from the ledger and do
+    their last order again. A rebuilt client is what it was before that order, so what it then sends
+    has the same bits, and so has the run.
     """
 
     def __init__(
@@ -81,7 +90,9 @@ class ActorExecutor:
         return work
 
     def result(self, handle: _Work) -> Upload:
-        """Wait for the upload; Stalled past the time limit, Ray's error if an actor is lost and not replaced."""
+        """Wait for the upload; Stalled past the time limit, Ray's error if an actor is lost and not
+        replaced.
+        """
         client = handle.order.client
         while True:
             try:
@@ -99,7 +110,9 @@ class ActorExecutor:
         return self._peers.send(self._holder[order.client], order_task(order))
 
     def _rebuild(self, actor: int, error: Exception) -> None:
-        """Make a new actor and restore it to where the lost one would be: last orders, then looks at the models."""
+        """Make a new actor and restore it to where the lost one would be: last orders, then looks
+        at the models.
+        """
         if self._records is None or self._replacements is None:
             raise error
         pasts = {m: self._past(m, self._records) for m in self._held[actor]}

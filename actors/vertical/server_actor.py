@@ -1,4 +1,6 @@
-"""The server actor of vertical runs: holds the server's role and, with the virtual clock, the whole loop."""
+"""The server actor of vertical runs: holds the server's role and, with the virtual clock, the whole
+loop.
+"""
 
 from __future__ import annotations
 
@@ -37,9 +39,10 @@ from raydpzv.wire.messages import Start
 class VerticalServerActor(ServerActor):
     """Plain class; `actors.vertical.driver` wraps it.
 
-    Uploads are served one at a time. Each runs in the thread of its socket, or as a call in a concurrency group with a
-    thread for each client, since a call may wait for a barrier. Control calls have a group of their own and answer
-    while a service or the virtual loop runs. Checkpoints under the wall clock wait for clients, in a fourth group.
+    Uploads are served one at a time. Each runs in the thread of its socket, or as a call in a
+    concurrency group with a thread for each client, since a call may wait for a barrier. Control
+    calls have a group of their own and answer while a service or the virtual loop runs. Checkpoints
+    under the wall clock wait for clients, in a fourth group.
     """
 
     CONTROL = (*ServerActor.CONTROL, "evaluate", "wanted", "bring", "facts", "leave")
@@ -59,7 +62,9 @@ class VerticalServerActor(ServerActor):
         self._returned: set[int] = set()
 
     def keep(self, path: Path | None, header: Header, relay: Any | None) -> None:
-        """Keep the run's ledger: here, at `path`, or in another machine's ledger actor. Before `begin`."""
+        """Keep the run's ledger: here, at `path`, or in another machine's ledger actor. Before
+        `begin`.
+        """
         self._header = header
         if relay is None:
             self._ledger = begin_ledger(path, header)
@@ -69,12 +74,16 @@ class VerticalServerActor(ServerActor):
             self._ledger = relayed
 
     def begin(self, checkpoint: Checkpoint | None, *, keeps: bool) -> None:
-        """Start at the run's start (None) or at a checkpoint; keeps: whether checkpoints are taken."""
+        """Start at the run's start (None) or at a checkpoint; keeps: whether checkpoints are
+        taken.
+        """
         parts = RunParts(self._ledger, self._queue, self._controls(keeps=keeps), checkpoint)
         self.core = VerticalCore(self._prepared, self._role, parts)
 
     def run_virtual(self, actors: Sequence[Any], held: Sequence[Sequence[int]]) -> None:
-        """Run the whole virtual-time loop; held: the clients of each actor. Without actors clients live here."""
+        """Run the whole virtual-time loop; held: the clients of each actor. Without actors clients
+        live here.
+        """
         if not actors:
             with closing(LocalExecutor(self._local)) as host:
                 self._run_core(host)
@@ -96,7 +105,9 @@ class VerticalServerActor(ServerActor):
         self._warm_up = None
 
     def bring_segment(self, actors: Sequence[Any], held: Sequence[Sequence[int]]) -> None:
-        """Restore roles to the start of a segment under the wall clock; parameters as of `run_virtual`."""
+        """Restore roles to the start of a segment under the wall clock; parameters as of
+        `run_virtual`.
+        """
         self.core.bring_segment(ActorExecutor(CallPeers(actors, self._timeout), held))
 
     def open_wall(self, origin: float) -> None:
@@ -104,7 +115,8 @@ class VerticalServerActor(ServerActor):
         self.core.open_wall(WallClock(origin))
 
     def keep_segment(self, actors: Mapping[int, Any], *, due: bool) -> None:
-        """Take a checkpoint from which the next segment can start (wall clock), see `RunCore.keep_segment`.
+        """Take a checkpoint from which the next segment can start (wall clock), see
+        `RunCore.keep_segment`.
 
         actors: who holds each client.
         """
@@ -157,7 +169,9 @@ class VerticalServerActor(ServerActor):
         super().close()
 
     def past(self, client: int, before: Order | None) -> Past:
-        """Return what the client is rebuilt from, to what it was before the order (None: before any)."""
+        """Return what the client is rebuilt from, to what it was before the order (None: before
+        any).
+        """
         assert self.core.ledger_server is not None
         return self.core.ledger_server.past(client, before)
 
@@ -177,7 +191,9 @@ class VerticalServerActor(ServerActor):
     def _silent(self, clients: Iterable[int], now: float) -> str:
         """Return for how long nothing was heard of clients under the wall clock, in words."""
         heard = {m: self.core.wall.heard(m) for m in clients} if self.core.clock else {}
-        said = [f"client {m} for {now - last:.3g} s" for m, last in heard.items() if last is not None]
+        said = [
+            f"client {m} for {now - last:.3g} s" for m, last in heard.items() if last is not None
+        ]
         return f"; not heard of until now: {', '.join(said)}" if said else ""
 
     def pasts(self, actor: int, clients: Sequence[int]) -> list[Past]:
@@ -188,7 +204,9 @@ class VerticalServerActor(ServerActor):
         return list(found.values())
 
     def wanted(self) -> dict[int, list[Past]]:
-        """Return the actors that the virtual loop waits for, and what their clients are rebuilt from."""
+        """Return the actors that the virtual loop waits for, and what their clients are rebuilt
+        from.
+        """
         return self._replacements.wanted()
 
     def bring(self, actor: int, new: Any | None) -> None:

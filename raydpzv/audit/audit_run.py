@@ -28,7 +28,9 @@ Watch = Callable[[int, int], None]
 
 @dataclass(frozen=True, kw_only=True)
 class AuditTerms:
-    """How a run is audited, as `raydpzv audit` has it; moved: where its data are now, see `RunFolder.open`."""
+    """How a run is audited, as `raydpzv audit` has it; moved: where its data are now, see
+    `RunFolder.open`.
+    """
 
     by: str = "ledger"
     canaries: int | None = None
@@ -48,9 +50,10 @@ def audit(
 ) -> Finding:
     """Try to falsify a run's ε, as `raydpzv audit` does (docs/audit.md).
 
-    run: a finished run or its folder; a scenario is run first, into a folder that is deleted. out: a folder for the
-    page, pictures and JSON. terms: by ("ledger", "runs", "guesses" or "labels"), canaries, row, kind, runs, epsilons,
-    moved. Raises InputError.
+    run: a finished run or its folder; a scenario is run first, into a folder that is deleted. out:
+    a folder for the
+    page, pictures and JSON. terms: by ("ledger", "runs", "guesses" or "labels"), canaries, row,
+    kind, runs, epsilons, moved. Raises InputError.
     """
     given = AuditTerms(**terms)
     if given.by not in _AUDITS:
@@ -59,8 +62,8 @@ def audit(
     if isinstance(run, AnyScenario):
         if run.one_model or not run.noised:
             raise InputError(
-                "audit: wanted a vertical scenario with privacy.mode set, whose ε can be falsified, got "
-                f"{run.method.name}"
+                "audit: wanted a vertical scenario with privacy.mode set, whose ε can be "
+                f"falsified, got {run.method.name}"
             )
         with tempfile.TemporaryDirectory() as folder:
             return audit(run_scenario(run, Path(folder) / "audited"), out, watch=watch, **terms)
@@ -72,21 +75,33 @@ def audit(
     return finding
 
 
-def _by_ledger(run: RecordedRun, options: AuditTerms, watch: Watch) -> tuple[Finding, list[ReportFigure]]:
+def _by_ledger(
+    run: RecordedRun, options: AuditTerms, watch: Watch
+) -> tuple[Finding, list[ReportFigure]]:
     found = audit_ledger(run, _canaries(run, options, 3, new_labels=True), watch)
     return findings.of_ledger(run, found), [noise_histogram(found)]
 
 
-def _by_runs(run: RecordedRun, options: AuditTerms, watch: Watch) -> tuple[Finding, list[ReportFigure]]:
-    return findings.of_runs(run, audit_runs(run, _canaries(run, options, 1)[0], options.runs, watch)), []
+def _by_runs(
+    run: RecordedRun, options: AuditTerms, watch: Watch
+) -> tuple[Finding, list[ReportFigure]]:
+    return findings.of_runs(
+        run, audit_runs(run, _canaries(run, options, 1)[0], options.runs, watch)
+    ), []
 
 
-def _by_guesses(run: RecordedRun, options: AuditTerms, watch: Watch) -> tuple[Finding, list[ReportFigure]]:
+def _by_guesses(
+    run: RecordedRun, options: AuditTerms, watch: Watch
+) -> tuple[Finding, list[ReportFigure]]:
     most = len(run.prepared.numbers)
-    return findings.of_guesses(run, audit_guesses(run, _canaries(run, options, min(200, most)), watch)), []
+    return findings.of_guesses(
+        run, audit_guesses(run, _canaries(run, options, min(200, most)), watch)
+    ), []
 
 
-def _by_labels(run: RecordedRun, options: AuditTerms, watch: Watch) -> tuple[Finding, list[ReportFigure]]:
+def _by_labels(
+    run: RecordedRun, options: AuditTerms, watch: Watch
+) -> tuple[Finding, list[ReportFigure]]:
     canaries = _canaries(run, options, 20, default_kind=LABEL)
     found = infer_labels(run, canaries, options.epsilons, watch)
     return findings.of_labels(run, found), [label_accuracy_over_epsilon(found)]
@@ -106,4 +121,6 @@ def _canaries(
     kinds = options.kind or ([default_kind] if default_kind else [])
     relation = "labels" if default_kind == LABEL else run.relation
     wanted = count if options.canaries is None else options.canaries
-    return chosen(run.prepared, relation, count=wanted, rows=options.row, kinds=kinds, new_labels=new_labels)
+    return chosen(
+        run.prepared, relation, count=wanted, rows=options.row, kinds=kinds, new_labels=new_labels
+    )

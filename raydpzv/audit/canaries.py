@@ -19,8 +19,14 @@ from raydpzv.keys import Key
 from raydpzv.registry import DATA_SOURCES
 
 LABEL, FEATURES, NEW_LABEL, ABSENT = "label", "features", "new_label", "absent"
-KINDS = {"replace": (LABEL, FEATURES, NEW_LABEL), "labels": (LABEL, NEW_LABEL), "add_remove": (ABSENT,)}
-"""Neighbouring relation to the kinds of canaries that are neighbours under it and that an audit takes by default."""
+KINDS = {
+    "replace": (LABEL, FEATURES, NEW_LABEL),
+    "labels": (LABEL, NEW_LABEL),
+    "add_remove": (ABSENT,),
+}
+"""Neighbouring relation to the kinds of canaries that are neighbours under it and that an audit
+takes by default.
+"""
 _ALL = (LABEL, FEATURES, NEW_LABEL, ABSENT)
 _FACTOR = -50.0
 """What a canary's features are multiplied by, as they were read."""
@@ -30,9 +36,10 @@ _FACTOR = -50.0
 class Canary:
     """One record that a neighbouring table has otherwise.
 
-    row: its training row in the run; number: its row in the table as it was read; kind: "label", another one;
-    "features", all of them times -50 (of token ids and categories: the ids counted from the other end); "new_label",
-    in the file a label that no other record has; "absent", its term is zero in every sum.
+    row: its training row in the run; number: its row in the table as it was read; kind: "label",
+    another one; "features", all of them times -50 (of token ids and categories: the ids counted
+    from the other end); "new_label", in the file a label that no other record has; "absent", its
+    term is zero in every sum.
     """
 
     row: int
@@ -56,7 +63,9 @@ class Canary:
         return table
 
     def label(self, known: Any, classes: int) -> Any:
-        """Return the changed record's label: the next class; of numbers the other one of 0 and 1, else 50 more."""
+        """Return the changed record's label: the next class; of numbers the other one of 0 and 1,
+        else 50 more.
+        """
         if self.kind != LABEL:
             return known
         if isinstance(known, np.ndarray):
@@ -64,9 +73,11 @@ class Canary:
         return (known + 1) % classes
 
     def without(self, prepared: PreparedVertical) -> PreparedVertical:
-        """Return a neighbour in which the record's term is zero, of a run in which it is a canary of that kind.
+        """Return a neighbour in which the record's term is zero, of a run in which it is a canary
+        of that kind.
 
-        Its features are no numbers at any client, and slopes that are none count as 0 in every release.
+        Its features are no numbers at any client, and slopes that are none count as 0 in every
+        release.
         """
         if self.kind != ABSENT:
             return prepared
@@ -79,7 +90,9 @@ class Canary:
 
 
 def neighbour(run: PreparedVertical, canaries: Sequence[Canary]) -> PreparedVertical:
-    """Return a run's scenario with its data as if all these records had been otherwise from the start."""
+    """Return a run's scenario with its data as if all these records had been otherwise from the
+    start.
+    """
 
     def change(table: Table) -> Table:
         for canary in canaries:
@@ -98,7 +111,9 @@ def strangers(canaries: Sequence[Canary]) -> tuple[int, ...]:
 
 
 def classes_with(run: PreparedVertical, canary: Canary) -> int:
-    """Return how many classes the neighbour's table has. Raises InputError if such a table is refused."""
+    """Return how many classes the neighbour's table has. Raises InputError if such a table is
+    refused.
+    """
     return load_scenario(run.spec, canary.change, strangers([canary])).split.train.width
 
 
@@ -118,10 +133,11 @@ def chosen(
     kinds: Sequence[str] = (),
     new_labels: bool = False,
 ) -> list[Canary]:
-    """Return canaries at the training rows given, or at `count` rows drawn from a fixed key, their kinds in turn.
+    """Return canaries at the training rows given, or at `count` rows drawn from a fixed key, their
+    kinds in turn.
 
-    relation: what the run's neighbours differ in; kinds: () for those of the relation. new_labels: whether the audit
-    knows what to do with a label that no other record has. Raises SpecError.
+    relation: what the run's neighbours differ in; kinds: () for those of the relation. new_labels:
+    whether the audit knows what to do with a label that no other record has. Raises SpecError.
     """
     possible = new_labels and DATA_SOURCES[prepared.spec.data.source].listed
     possible = possible and prepared.server.y_train.dtype.kind != "f"
@@ -135,7 +151,8 @@ def chosen(
         _check_kind(kind, relation, prepared)
         if kind == NEW_LABEL and not possible:
             raise SpecError(
-                '--kind: "new_label" goes with --by ledger and data whose labels data.classes lists (csv, parquet, '
+                '--kind: "new_label" goes with --by ledger and data whose labels data.classes '
+                "lists (csv, parquet, "
                 "multiview, tokens); use label"
             )
     drawn = (Key(0) / "audit" / "canaries").generator().permutation(known)[:count].tolist()
@@ -149,14 +166,18 @@ def chosen(
 
 def _check_kind(kind: str, relation: str, prepared: PreparedVertical) -> None:
     if kind not in _ALL:
-        raise SpecError(f'--kind: wanted {", ".join(_ALL)}, got "{kind}". {suggest(kind, _ALL)}'.rstrip())
+        raise SpecError(
+            f'--kind: wanted {", ".join(_ALL)}, got "{kind}". {suggest(kind, _ALL)}'.rstrip()
+        )
     if relation != "replace" and kind not in KINDS[relation]:
         raise SpecError(
-            f'--kind: "{kind}" is no neighbour under privacy.relation = "{relation}"; use {", ".join(KINDS[relation])}'
+            f'--kind: "{kind}" is no neighbour under privacy.relation = "{relation}"; use '
+            f"{', '.join(KINDS[relation])}"
         )
     plan = prepared.privacy.plan
     if kind == ABSENT and (plan is None or plan.on != "mean"):
         raise SpecError(
-            f'--kind: "absent" goes with methods that noise a mean of clipped slopes, {prepared.spec.method.name} does '
+            '--kind: "absent" goes with methods that noise a mean of clipped slopes, '
+            f"{prepared.spec.method.name} does "
             "not; use label or features"
         )

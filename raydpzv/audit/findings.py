@@ -1,4 +1,6 @@
-"""The finding of an audit: verdict, line, table, notes, and plain data. Each ε is printed with its terms."""
+"""The finding of an audit: verdict, line, table, notes, and plain data. Each ε is printed with its
+terms.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +21,7 @@ _SEES = {
     "client": "clients, who know their batches and all releases",
     "external": "anyone with the final model",
 }
-_LEAST = (
-    "The ε shown is a lower bound at 95 % for these records. It certifies nothing. FALSIFIED needs 99.9 %."
-)
+_LEAST = "The ε shown is a lower bound at 95 % for these records. It certifies nothing. FALSIFIED needs 99.9 %."
 
 
 class _Seen(Protocol):
@@ -48,7 +48,8 @@ class _FindingTable:
 class Finding:
     """The finding of one audit.
 
-    verdict: one of the three words above; line: it in a sentence, with ε seen and ε proved; heads, rows: a table;
+    verdict: one of the three words above; line: it in a sentence, with ε seen and ε proved; heads,
+    rows: a table;
     notes: sentences below it; facts: all of it as plain data.
     """
 
@@ -66,7 +67,15 @@ class Finding:
 def of_ledger(run: RecordedRun, audit: LedgerAudit) -> Finding:
     """Return what a ledger audit says."""
     noise, others = audit.noise, sum(c.others for c in audit.canaries)
-    heads = ("row", "changed", "releases with it", "others changed", "largest change", "d / σ", "ε shown")
+    heads = (
+        "row",
+        "changed",
+        "releases with it",
+        "others changed",
+        "largest change",
+        "d / σ",
+        "ε shown",
+    )
     rows = [(f"{c.canary.row:,}", c.canary.kind, *_seen(c)) for c in audit.canaries]
     change = _difference(audit.hidden)
     hidden = (
@@ -78,14 +87,20 @@ def of_ledger(run: RecordedRun, audit: LedgerAudit) -> Finding:
         "So an ε that counts only the releases with it does not hold."
     )
     notes = (
-        "For each row of the table, raydpzv changed one training record and computed all releases without noise.",
+        "For each row of the table, raydpzv changed one training record and computed all releases "
+        "without noise.",
         hidden,
         "d / σ: how far the record moves its releases, in standard deviations of the noise.",
-        f"Noise of the {noise.releases:,} released numbers: at most {text.number(noise.deviation_up)} times the stated "
-        f"deviation, at 95 %. Kolmogorov-Smirnov test of the normal law: p = {text.number(noise.p, 2)} (at least "
+        f"Noise of the {noise.releases:,} released numbers: at most "
+        f"{text.number(noise.deviation_up)} times the stated deviation, at 95 %. "
+        f"Kolmogorov-Smirnov test of the normal law: p = {text.number(noise.p, 2)} (at least "
         f"{SMALLEST_P:g} wanted).",
         _LEAST,
-        *(_OUTCOMES[outcome] for outcome in dict.fromkeys(c.outcome for c in audit.canaries) if outcome),
+        *(
+            _OUTCOMES[outcome]
+            for outcome in dict.fromkeys(c.outcome for c in audit.canaries)
+            if outcome
+        ),
     )
     facts = {
         "noise": {"releases": noise.releases, "deviation_up": noise.deviation_up, "p": noise.p},
@@ -98,18 +113,27 @@ def of_ledger(run: RecordedRun, audit: LedgerAudit) -> Finding:
 
 def of_runs(run: RecordedRun, audit: RunsAudit) -> Finding:
     """Return what an audit of many runs says."""
-    heads = ("row", "changed", 'runs as read: guessed "as read"', 'runs with the change: guessed "as read"')
+    heads = (
+        "row",
+        "changed",
+        'runs as read: guessed "as read"',
+        'runs with the change: guessed "as read"',
+    )
     row = (
-        *(f"{audit.canary.row:,}", audit.canary.kind),
-        *(f"{audit.hits} of {audit.inside}", f"{audit.alarms} of {audit.outside}"),
+        f"{audit.canary.row:,}",
+        audit.canary.kind,
+        f"{audit.hits} of {audit.inside}",
+        f"{audit.alarms} of {audit.outside}",
     )
     notes = (
-        "The attacker sees the final model and guesses whether the record was changed. As many other runs set the "
-        "threshold.",
+        "The attacker sees the final model and guesses whether the record was changed. As many "
+        "other runs set the threshold.",
         f"Bound of Clopper and Pearson, δ = {text.number(audit.delta)}.",
         _LEAST,
     )
-    return _finding(run, "runs", "external", audit, _FindingTable(heads, [row], notes, asdict(audit)))
+    return _finding(
+        run, "runs", "external", audit, _FindingTable(heads, [row], notes, asdict(audit))
+    )
 
 
 def of_guesses(run: RecordedRun, audit: GuessesAudit) -> Finding:
@@ -117,21 +141,34 @@ def of_guesses(run: RecordedRun, audit: GuessesAudit) -> Finding:
     heads = ("records changed by a coin", "guesses made", "right guesses")
     row = (f"{audit.canaries:,}", f"{audit.guesses:,}", f"{audit.right:,}")
     notes = (
-        "A coin decided whether each record was changed. The attacker sees the final model and guesses the coins.",
+        "A coin decided whether each record was changed. The attacker sees the final model and "
+        "guesses the coins.",
         f"Bound of Steinke, Nasr and Jagielski (2023), δ = {text.number(audit.delta)}.",
         _LEAST,
     )
-    return _finding(run, "guesses", "external", audit, _FindingTable(heads, [row], notes, asdict(audit)))
+    return _finding(
+        run, "guesses", "external", audit, _FindingTable(heads, [row], notes, asdict(audit))
+    )
 
 
 def of_labels(run: RecordedRun, guesses: Sequence[LabelGuesses]) -> Finding:
     """Return what clients' guesses of labels say."""
-    heads = ("ε proved", "right guesses", "share", "95 % interval", "expected share", "most that ε permits")
+    heads = (
+        "ε proved",
+        "right guesses",
+        "share",
+        "95 % interval",
+        "expected share",
+        "most that ε permits",
+    )
     rows = [
         (
-            *(text.number(g.epsilon), f"{g.right} of {g.count}", text.percent(g.right / g.count)),
+            text.number(g.epsilon),
+            f"{g.right} of {g.count}",
+            text.percent(g.right / g.count),
             f"{text.percent(g.low)} to {text.percent(g.high)}",
-            *(text.percent(g.expected), text.percent(g.bound)),
+            text.percent(g.expected),
+            text.percent(g.bound),
         )
         for g in guesses
     ]
@@ -145,9 +182,10 @@ def of_labels(run: RecordedRun, guesses: Sequence[LabelGuesses]) -> Finding:
     )
     terms = f"δ = {text.number(guesses[0].delta)}, one record's label, against {_SEES['client']}"
     notes = (
-        "The attacker knows all else and chooses between two labels of a record. raydpzv made one run at each ε.",
-        "Expected share: the mean of Φ(d/2) over the records. Most that ε permits: Φ(μ/2). All intervals hold together "
-        "at 95 %. The word FALSIFIED needs 99.9 %.",
+        "The attacker knows all else and chooses between two labels of a record. raydpzv made one "
+        "run at each ε.",
+        "Expected share: the mean of Φ(d/2) over the records. Most that ε permits: Φ(μ/2). All "
+        "intervals hold together at 95 %. The word FALSIFIED needs 99.9 %.",
     )
     facts = {
         "by": "labels",
@@ -169,7 +207,9 @@ def _finding(
 ) -> Finding:
     """Hold an ε that was seen against the one that the run states against this adversary."""
     claim = run.claim(adversary)
-    proved = claim_words.epsilon_of(claim) if claim is not None and claim_words.proves(claim) else None
+    proved = (
+        claim_words.epsilon_of(claim) if claim is not None and claim_words.proves(claim) else None
+    )
     reasons = list(contradictions)
     if claim is not None and seen.surely > claim_words.epsilon_of(claim):
         reasons.append("the attack shows a larger ε than the run states")
@@ -177,12 +217,17 @@ def _finding(
     terms = f"δ = {delta}, {change}, against {_SEES[adversary]}"
     shows = f"the attack shows ε ≥ {text.number(seen.epsilon)}"
     if proved is None:
-        verdict, why = NOTHING_PROVED, f", and found that {' and '.join(reasons)}" if reasons else ""
+        verdict, why = (
+            NOTHING_PROVED,
+            f", and found that {' and '.join(reasons)}" if reasons else "",
+        )
         line = f"{NOTHING_PROVED}, so there is nothing to falsify: {shows}{why} ({terms})."
     else:
         verdict = FALSIFIED if reasons else NOT_FALSIFIED
         why = f"{' and '.join(reasons)}. T{shows[1:]}" if reasons else shows
-        small = "" if claim is not None and claim_words.useful(claim) else ", too large to be useful"
+        small = (
+            "" if claim is not None and claim_words.useful(claim) else ", too large to be useful"
+        )
         line = f"{verdict}: {why}, and the run proves ε = {text.number(proved)}{small} ({terms})."
     stated = {
         "by": by,
@@ -195,7 +240,9 @@ def _finding(
         "adversary": adversary,
         "relation": run.relation,
     }
-    return Finding(verdict, line, shown.heads, tuple(shown.rows), shown.notes, stated | dict(shown.facts))
+    return Finding(
+        verdict, line, shown.heads, tuple(shown.rows), shown.notes, stated | dict(shown.facts)
+    )
 
 
 _CHANGES = {
@@ -216,12 +263,11 @@ def _seen(canary: CanarySeen) -> tuple[str, ...]:
     if canary.outcome:
         return (canary.outcome, "–", "–", "–", text.number(canary.epsilon))
     return (
-        *(
-            f"{canary.releases:,}",
-            f"{canary.hidden_count:,} of {canary.others:,}",
-            _difference(canary.hidden) if canary.others else "–",
-        ),
-        *(text.number(canary.apart), text.number(canary.epsilon)),
+        f"{canary.releases:,}",
+        f"{canary.hidden_count:,} of {canary.others:,}",
+        _difference(canary.hidden) if canary.others else "–",
+        text.number(canary.apart),
+        text.number(canary.epsilon),
     )
 
 

@@ -1,6 +1,7 @@
 """A run's queries, recomputed with the recorded releases given out again.
 
-A query is a released number before its noise. The method gives them away where it asks for noise, at the source that
+A query is a released number before its noise. The method gives them away where it asks for noise,
+at the source that
 `NoiseParts` hands it: that of an audit notes what it is asked for and returns what is on record.
 """
 
@@ -50,7 +51,13 @@ class _NotedIntegers:
         self._inner, self._note = inner, note
 
     def release(
-        self, sums_P: np.ndarray, how: IntegerRelease, address: tuple[int, int], *, batch: int, nonfinite: int
+        self,
+        sums_P: np.ndarray,
+        how: IntegerRelease,
+        address: tuple[int, int],
+        *,
+        batch: int,
+        nonfinite: int,
     ) -> tuple[np.ndarray, Receipt]:
         for p, query in enumerate(sums_P.tolist()):
             self._note((*address, p), query, how.scale)
@@ -85,9 +92,11 @@ class _Batches(PrivacyFilter):
 
 @dataclass(frozen=True, eq=False)
 class Queries:
-    """All queries of a run, [n] in the order of their addresses, and the rows of the batch behind each.
+    """All queries of a run, [n] in the order of their addresses, and the rows of the batch behind
+    each.
 
-    values: float64; sigmas: deviation of each one's noise; models: the parameters that the run ended with, by party;
+    values: float64; sigmas: deviation of each one's noise; models: the parameters that the run
+    ended with, by party;
     whole: what is released is a whole number.
     """
 
@@ -107,7 +116,9 @@ class Queries:
 def forced_queries(
     prepared: PreparedVertical, rows: Rows, updates: int, releases: dict[Address, float]
 ) -> Queries:
-    """Run the recorded order of services again with these releases; return what each of them was made of."""
+    """Run the recorded order of services again with these releases; return what each of them was
+    made of.
+    """
     asked: dict[Address, tuple[float, float]] = {}
 
     def note(address: Address, query: float, sigma: float) -> None:
@@ -116,7 +127,9 @@ def forced_queries(
     noise = prepared.server.noise
     fields = {field.name: getattr(noise, field.name) for field in dataclasses.fields(noise)}
     noting = NotingParts(**fields | {"recorded": releases, "note": note})
-    experiment = dataclasses.replace(prepared, server=dataclasses.replace(prepared.server, noise=noting))
+    experiment = dataclasses.replace(
+        prepared, server=dataclasses.replace(prepared.server, noise=noting)
+    )
     heard = _Batches()
     recorder = Recorder(frozenset({"staleness", "message", "release"}))
     models = serve_again(experiment, rows, updates, recorder, heard)

@@ -1,8 +1,10 @@
-"""Label inference by honest-but-curious clients, as a check: how often they guess a label right, over ε.
+"""Label inference by honest-but-curious clients, as a check: how often they guess a label right,
+over ε.
 
-All clients together know the features, every label but one, which rows were in which batch, and the releases. Of the
-one label they know two candidates and guess the likelier one: Σ (q_t - q'_t)(2 r_t - q_t - q'_t) / 2σ² > 0, with q_t
-and q'_t the queries under either label. If the releases are μ-GDP, nobody is right more often than Φ(μ/2).
+All clients together know the features, every label but one, which rows were in which batch, and the
+releases. Of the one label they know two candidates and guess the likelier one: Σ (q_t - q'_t)(2 r_t
+- q_t - q'_t) / 2σ² > 0, with q_t and q'_t the queries under either label. If the releases are
+  μ-GDP, nobody is right more often than Φ(μ/2).
 """
 
 from __future__ import annotations
@@ -29,10 +31,13 @@ from raydpzv.privacy.gdp import mu_of
 
 @dataclass(frozen=True)
 class LabelGuesses:
-    """Guesses in one run: `right` of `count` labels, against a proved ε and the bound on their share.
+    """Guesses in one run: `right` of `count` labels, against a proved ε and the bound on their
+    share.
 
-    expected: the share that the clients must expect of runs like this one, the mean of Φ(d/2) over the records; low,
-    high: the interval of the share seen, for all ε together at 95 %; surely: its lower end at 99.9 %.
+    expected: the share that the clients must expect of runs like this one, the mean of Φ(d/2) over
+    the records; low,
+    high: the interval of the share seen, for all ε together at 95 %; surely: its lower end at 99.9
+    %.
     """
 
     epsilon: float
@@ -65,14 +70,17 @@ def infer_labels(
 ) -> list[LabelGuesses]:
     """Make a run like this one for every ε, and guess the canaries' labels from its releases.
 
-    Raises InputError for a run whose clients' ε is not proved, SpecError for canaries of another kind than "label".
+    Raises InputError for a run whose clients' ε is not proved, SpecError for canaries of another
+    kind than "label".
     """
     check_rerunnable(run)
     _check(run, canaries, epsilons)
     total, found = len(epsilons) * (len(canaries) + 2), list[LabelGuesses]()
     steps = itertools.count(1)
     for epsilon in epsilons:
-        found.append(_guessed(run, canaries, epsilon, len(epsilons), lambda: progress(next(steps), total)))
+        found.append(
+            _guessed(run, canaries, epsilon, len(epsilons), lambda: progress(next(steps), total))
+        )
     return found
 
 
@@ -80,13 +88,14 @@ def _check(run: RecordedRun, canaries: Sequence[Canary], epsilons: Sequence[floa
     claim = run.claim("client")
     if run.prepared.plan() is None or claim is None or not claim["holds"]:
         raise InputError(
-            f"{run.folder.path}: proves no ε against the clients, so that no bound holds against their guesses; "
-            "audit a run that does (docs/privacy.md)"
+            f"{run.folder.path}: proves no ε against the clients, so that no bound holds against "
+            "their guesses; audit a run that does (docs/privacy.md)"
         )
     if LABEL not in KINDS[run.relation]:
         raise InputError(
-            f'{run.folder.path}: its ε is for privacy.relation = "{run.relation}", under which a record with another '
-            'label is no neighbour, so that it bounds no guesses at labels; audit a run with "replace" or "labels"'
+            f'{run.folder.path}: its ε is for privacy.relation = "{run.relation}", under which a '
+            "record with another label is no neighbour, so that it bounds no guesses at labels; "
+            'audit a run with "replace" or "labels"'
         )
     if any(canary.kind != LABEL for canary in canaries):
         raise SpecError("--kind: wanted label, which is what is guessed here; leave it out")
@@ -95,7 +104,11 @@ def _check(run: RecordedRun, canaries: Sequence[Canary], epsilons: Sequence[floa
 
 
 def _guessed(
-    run: RecordedRun, canaries: Sequence[Canary], epsilon: float, tests: int, step: Callable[[], None]
+    run: RecordedRun,
+    canaries: Sequence[Canary],
+    epsilon: float,
+    tests: int,
+    step: Callable[[], None],
 ) -> LabelGuesses:
     from scipy.special import ndtr
 
@@ -103,7 +116,9 @@ def _guessed(
     result = run_local(prepared)
     step()
     (claim,) = (
-        c for c in result.summary["epsilon"] if c["adversary"] == "client" and c["relation"] == run.relation
+        c
+        for c in result.summary["epsilon"]
+        if c["adversary"] == "client" and c["relation"] == run.relation
     )
     rows, updates = result.tables, int(result.summary["updates"])
     releases = released(rows, None)
@@ -136,7 +151,11 @@ def _with_label(prepared: PreparedVertical, canary: Canary) -> PreparedVertical:
 
 
 def label_evidence(queries: Queries, other: Queries, seen: np.ndarray) -> tuple[float, float]:
-    """Return how many deviations both labels are apart, and how much likelier the true one is (log)."""
+    """Return how many deviations both labels are apart, and how much likelier the true one is
+    (log).
+    """
     apart, middle = queries.values - other.values, (queries.values + other.values) / 2
     squared = np.square(queries.sigmas)
-    return math.sqrt(float((apart * apart / squared).sum())), float((apart * (seen - middle) / squared).sum())
+    return math.sqrt(float((apart * apart / squared).sum())), float(
+        (apart * (seen - middle) / squared).sum()
+    )

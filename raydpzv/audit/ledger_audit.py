@@ -1,12 +1,14 @@
-"""The ledger audit: a finished run's queries from the raw table and from neighbouring ones, its releases given.
+"""The ledger audit: a finished run's queries from the raw table and from neighbouring ones, its
+releases given.
 
-With the releases r_t forced, q_t are the run's queries and q'_t those of a neighbour. Anyone who knows both tables
-tells them apart by d = √Σ((q_t - q'_t)/σ_t)², as N(0, 1) from N(d, 1): a lower bound on what the run gives away, for
-this record and this transcript. Of the noise, r_t - q_t is seen, and no σ is taken on trust. Nothing is certified.
+With the releases r_t forced, q_t are the run's queries and q'_t those of a neighbour. Anyone who
+knows both tables tells them apart by d = √Σ((q_t - q'_t)/σ_t)², as N(0, 1) from N(d, 1): a lower
+bound on what the run gives away, for this record and this transcript. Of the noise, r_t - q_t is
+seen, and no σ is taken on trust. Nothing is certified.
 
-Releases are rounded: to whole numbers in mode "proved", and to the 24 bits of a float32. Where σ is not large beside
-that, r_t - q_t is not normal though its noise is; so each is put where its noise may have been, at random by the law
-stated (`normal_residuals`).
+Releases are rounded: to whole numbers in mode "proved", and to the 24 bits of a float32. Where σ is
+not large beside that, r_t - q_t is not normal though its noise is; so each is put where its noise
+may have been, at random by the law stated (`normal_residuals`).
 """
 
 # n releases
@@ -42,9 +44,10 @@ _FAR = 30.0
 class NoiseSeen:
     """The noise as recorded, in units of the deviation that the run states.
 
-    releases: n; deviation_up: √(Σ (r/σ)² / χ²_{0.05, n}), above the true deviation in 95 of 100 runs; deviation_most:
-    the same in 999 of 1,000; p: of Kolmogorov and Smirnov's test that r/σ is standard normal; residuals: r/σ before the
-    releases were rounded, as `normal_residuals` has them, [n].
+    releases: n; deviation_up: √(Σ (r/σ)² / χ²_{0.05, n}), above the true deviation in 95 of 100
+    runs; deviation_most: the same in 999 of 1,000; p: of Kolmogorov and Smirnov's test that r/σ is
+    standard normal; residuals: r/σ before the releases were rounded, as `normal_residuals` has
+    them, [n].
     """
 
     releases: int
@@ -58,10 +61,11 @@ class NoiseSeen:
 class CanarySeen:
     """The change of the queries by one canary.
 
-    releases: whose batch it is in; others: whose batch it is not in; hidden: the largest |q_t - q'_t| over those,
-    `hidden_count` of which differ at all; apart: d, by the deviations that the run states; epsilon, surely: ε of d with
-    every deviation taken as large as `NoiseSeen` has it likely, and at most. outcome: why no queries were compared:
-    the neighbour's table is "refused", as one that nobody may have, or has another number of "classes"; else "".
+    releases: whose batch it is in; others: whose batch it is not in; hidden: the largest |q_t -
+    q'_t| over those, `hidden_count` of which differ at all; apart: d, by the deviations that the
+    run states; epsilon, surely: ε of d with every deviation taken as large as `NoiseSeen` has it
+    likely, and at most. outcome: why no queries were compared: the neighbour's table is "refused",
+    as one that nobody may have, or has another number of "classes"; else "".
     """
 
     canary: Canary
@@ -77,7 +81,9 @@ class CanarySeen:
 
 @dataclass(frozen=True)
 class LedgerAudit:
-    """The result of a ledger audit. claim: the run's row of its privacy table that it is held against."""
+    """The result of a ledger audit. claim: the run's row of its privacy table that it is held
+    against.
+    """
 
     claim: Mapping[str, Any]
     noise: NoiseSeen
@@ -99,7 +105,8 @@ class LedgerAudit:
         found = []
         if any(c.outcome == OTHER_CLASSES for c in self.canaries):
             found.append(
-                "a label that no other record has moves the list of classes, and so the labels of all records"
+                "a label that no other record has moves the list of classes, and so the labels of "
+                "all records"
             )
         if self.hidden > 0 and "whole mean" not in str(self.claim["accountant"]):
             found.append("a record moves releases whose batch it is not in")
@@ -112,12 +119,15 @@ class LedgerAudit:
 
 
 def audit_ledger(
-    run: RecordedRun, canaries: Sequence[Canary], progress: Callable[[int, int], None] = lambda done, of: None
+    run: RecordedRun,
+    canaries: Sequence[Canary],
+    progress: Callable[[int, int], None] = lambda done, of: None,
 ) -> LedgerAudit:
-    """Recompute a run's queries with and without each canary, and hold what they show against what the run claims.
+    """Recompute a run's queries with and without each canary, and hold what they show against what
+    the run claims.
 
-    progress: called with how many of the recomputations are done. Raises InputError for a run without a ledger,
-    ReplayMismatch if the record is not what the scenario and the data give.
+    progress: called with how many of the recomputations are done. Raises InputError for a run
+    without a ledger, ReplayMismatch if the record is not what the scenario and the data give.
     """
     rows, releases = recorded_releases(run)
     claim = run.claim("client")
@@ -155,16 +165,20 @@ def noise_seen(queries: Queries, released: np.ndarray) -> NoiseSeen:
 
 
 def normal_residuals(queries: Queries, released: np.ndarray) -> np.ndarray:
-    """Return what was added to the queries before the releases [n] were rounded, over σ: standard normal, float64 [n].
+    """Return what was added to the queries before the releases [n] were rounded, over σ: standard
+    normal, float64 [n].
 
-    A release reveals only the interval (a, b) in which its noise lay. With V uniform from a fixed key, Φ(a/σ) +
-    V (Φ(b/σ) - Φ(a/σ)) is uniform if the noise is N(0, σ²), whatever is rounded and however coarsely (randomised
-    probability integral transform; Brockwell 2007), and its Φ⁻¹ is returned.
+    A release reveals only the interval (a, b) in which its noise lay. With V uniform from a fixed
+    key, Φ(a/σ) + V (Φ(b/σ) - Φ(a/σ)) is uniform if the noise is N(0, σ²), whatever is rounded and
+    however coarsely (randomised probability integral transform; Brockwell 2007), and its Φ⁻¹ is
+    returned.
     """
     from scipy.special import ndtr, ndtri
 
     plain = (released - queries.values) / queries.sigmas
-    low, high = ((end - queries.values) / queries.sigmas for end in rounded_from(released, queries.whole))
+    low, high = (
+        (end - queries.values) / queries.sigmas for end in rounded_from(released, queries.whole)
+    )
     # by the tail that it is in, where Φ keeps its digits
     side = np.where(plain > 0, -1.0, 1.0)
     tails = np.sort([ndtr(side * low), ndtr(side * high)], axis=0)
@@ -193,7 +207,9 @@ def rounded_from(released: np.ndarray, whole: bool) -> tuple[np.ndarray, np.ndar
 
 
 def _of_new_label(run: RecordedRun, canary: Canary) -> str:
-    """Return what becomes of a table with a new label where no query can be compared; "" where they can."""
+    """Return what becomes of a table with a new label where no query can be compared; "" where they
+    can.
+    """
     if canary.kind != NEW_LABEL:
         return ""
     public = run.spec.data.labels is not None
@@ -205,19 +221,27 @@ def _of_new_label(run: RecordedRun, canary: Canary) -> str:
 
 
 def _moved(
-    canary: Canary, queries: Queries, other: Queries, with_it: np.ndarray, noise: NoiseSeen, delta: float
+    canary: Canary,
+    queries: Queries,
+    other: Queries,
+    with_it: np.ndarray,
+    noise: NoiseSeen,
+    delta: float,
 ) -> CanarySeen:
-    """Compare the queries of a run with those of its neighbour; a difference that is no number is infinite."""
+    """Compare the queries of a run with those of its neighbour; a difference that is no number is
+    infinite.
+    """
     differences = np.abs(queries.values - other.values)
     differences = np.where(np.isnan(differences), np.inf, differences)
     hidden = differences[~with_it]
     apart = float(np.sqrt(np.square(differences / queries.sigmas).sum()))
     return CanarySeen(
         canary,
-        *(int(with_it.sum()), len(hidden), float(hidden.max(initial=0.0)), int((hidden > 0).sum())),
-        *(
-            apart,
-            epsilon_of(apart / noise.deviation_up, delta),
-            epsilon_of(apart / noise.deviation_most, delta),
-        ),
+        int(with_it.sum()),
+        len(hidden),
+        float(hidden.max(initial=0.0)),
+        int((hidden > 0).sum()),
+        apart,
+        epsilon_of(apart / noise.deviation_up, delta),
+        epsilon_of(apart / noise.deviation_most, delta),
     )

@@ -1,7 +1,9 @@
-"""Lower bounds on ε from guesses: over many runs (Clopper and Pearson), and over many canaries of one run.
+"""Lower bounds on ε from guesses: over many runs (Clopper and Pearson), and over many canaries of
+one run.
 
-A bound at 95 % is above the ε of an (ε, δ)-private run in at most one audit of twenty. That is what is shown; what is
-called falsified is so at 99.9 %, so that of a thousand audits of runs whose proofs hold one says otherwise.
+A bound at 95 % is above the ε of an (ε, δ)-private run in at most one audit of twenty. That is what
+is shown; what is called falsified is so at 99.9 %, so that of a thousand audits of runs whose
+proofs hold one says otherwise.
 """
 
 # m canaries, r guesses, v right ones
@@ -23,7 +25,9 @@ _LARGEST = 100.0
 
 
 def share_bounds(right: int, count: int, confidence: float = CONFIDENCE) -> tuple[float, float]:
-    """Return the Clopper-Pearson interval of a probability of which `right` of `count` trials came true."""
+    """Return the Clopper-Pearson interval of a probability of which `right` of `count` trials came
+    true.
+    """
     from scipy.stats import beta
 
     _require(0 <= right <= count and count > 0, f"0 <= right <= count, not {right} of {count}")
@@ -36,22 +40,28 @@ def share_bounds(right: int, count: int, confidence: float = CONFIDENCE) -> tupl
 def epsilon_of_rates(
     hits: int, inside: int, alarms: int, outside: int, delta: float, confidence: float = CONFIDENCE
 ) -> float:
-    """Return ε that a test of "is the canary in?" shows: `hits` of `inside` runs, `alarms` of `outside` runs.
+    """Return ε that a test of "is the canary in?" shows: `hits` of `inside` runs, `alarms` of
+    `outside` runs.
 
-    (ε, δ)-DP wants TPR <= e^ε FPR + δ, and the same of the complements (Jagielski, Ullman, Oprea 2020). Each rate lies
-    below its upper or above its lower limit with (1 - confidence) / 2 to spare, so that both do at `confidence`.
+    (ε, δ)-DP wants TPR <= e^ε FPR + δ, and the same of the complements (Jagielski, Ullman, Oprea
+    2020). Each rate lies below its upper or above its lower limit with (1 - confidence) / 2 to
+    spare, so that both do at `confidence`.
     """
     hit_low, _ = share_bounds(hits, inside, confidence)
     _, alarm_high = share_bounds(alarms, outside, confidence)
-    return max(_ratio(hit_low - delta, alarm_high), _ratio(1 - alarm_high - delta, 1 - hit_low), 0.0)
+    return max(
+        _ratio(hit_low - delta, alarm_high), _ratio(1 - alarm_high - delta, 1 - hit_low), 0.0
+    )
 
 
 def epsilon_of_guesses(
     canaries: int, guesses: int, right: int, delta: float, confidence: float = CONFIDENCE
 ) -> float:
-    """Return the largest ε that `right` of `guesses` about coins of `canaries` rule out (Steinke et al. 2023).
+    """Return the largest ε that `right` of `guesses` about coins of `canaries` rule out (Steinke et
+    al. 2023).
 
-    Each canary was in or out by a fair coin of its own, in one run; guesses: abstentions do not count.
+    Each canary was in or out by a fair coin of its own, in one run; guesses: abstentions do not
+    count.
     """
     level = 1 - confidence
     low, high = 0.0, _LARGEST
@@ -66,16 +76,21 @@ def epsilon_of_guesses(
     return low
 
 
-def chance_of_guesses(canaries: int, guesses: int, right: int, epsilon: float, delta: float) -> float:
-    """Return at least the probability of so many right guesses under (ε, δ)-DP (Steinke et al. 2023, Theorem 5.2).
+def chance_of_guesses(
+    canaries: int, guesses: int, right: int, epsilon: float, delta: float
+) -> float:
+    """Return at least the probability of so many right guesses under (ε, δ)-DP (Steinke et al.
+    2023, Theorem 5.2).
 
-    With W ~ Binomial(r, e^ε / (1 + e^ε)): P[W >= v] + 2 m δ max_i P[v > W >= v - i] / i over i = 1..v.
+    With W ~ Binomial(r, e^ε / (1 + e^ε)): P[W >= v] + 2 m δ max_i P[v > W >= v - i] / i over i =
+    1..v.
     """
     from scipy.stats import binom
 
     _require(
         0 <= right <= guesses <= canaries and epsilon >= 0 and 0 <= delta <= 1,
-        f"0 <= right <= guesses <= canaries, ε >= 0 and a δ, not {right}, {guesses}, {canaries}, {epsilon}, {delta}",
+        f"0 <= right <= guesses <= canaries, ε >= 0 and a δ, not {right}, {guesses}, {canaries}, "
+        f"{epsilon}, {delta}",
     )
     share = 1 / (1 + math.exp(-epsilon))
     below = np.cumsum(binom.pmf(np.arange(right - 1, -1, -1), guesses, share))

@@ -1,4 +1,6 @@
-"""A finished run as an audit needs it: its folder, its record and what it claims; or what is missing."""
+"""A finished run as an audit needs it: its folder, its record and what it claims; or what is
+missing.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ class RecordedRun:
         return int(self.summary["updates"])
 
     def claim(self, adversary: str) -> Mapping[str, Any] | None:
-        """Return what the run says of this adversary under its relation; None if it says nothing."""
+        """Return what the run says of this adversary under its relation; None if it says
+        nothing.
+        """
         for claim in self.summary.get("epsilon") or ():
             if claim["adversary"] == adversary and claim["relation"] == self.relation:
                 return claim
@@ -59,44 +63,52 @@ class RecordedRun:
 def recorded_run(path: Path, moved: Sequence[str] = ()) -> RecordedRun:
     """Open the folder of a finished run. moved: see `RunFolder.open`.
 
-    Raises DataError if it is no run's folder, InputError if it is what was published of one or a horizontal run, if the
-    run has not ended or adds no noise, or if scenario or data are not what they were.
+    Raises DataError if it is no run's folder, InputError if it is what was published of one or a
+    horizontal run, if the run has not ended or adds no noise, or if scenario or data are not what
+    they were.
     """
     folder = RunFolder.open(path, moved)
     if folder.published:
         raise InputError(
-            f"{path}: holds what was published of a run, which has neither its rows nor its data; an audit is the "
-            "operator's: give the run's own folder"
+            f"{path}: holds what was published of a run, which has neither its rows nor its data; "
+            "an audit is the operator's: give the run's own folder"
         )
     spec = folder.spec()
     if spec.one_model:
         raise InputError(
-            f"{path}: {spec.method.name} is a horizontal method, whose claims no audit here can falsify; an audit "
-            "wants a vertical run with privacy.mode set"
+            f"{path}: {spec.method.name} is a horizontal method, whose claims no audit here can "
+            "falsify; an audit wants a vertical run with privacy.mode set"
         )
     check_not_midway(path)
     if folder.completed_by() is None:
         why = f"continue it first: raydpzv resume {path}" if folder.has_summary() else unended(path)
-        raise InputError(f"{path}: this run has not finished, so what it releases is not known; {why}")
+        raise InputError(
+            f"{path}: this run has not finished, so what it releases is not known; {why}"
+        )
     prepared = cast(PreparedVertical, prepared_again(spec, folder))
     check_same(prepared, folder)
     if prepared.setting is None:
-        raise InputError(f"{path}: the run adds no noise and claims no ε; there is nothing to falsify")
+        raise InputError(
+            f"{path}: the run adds no noise and claims no ε; there is nothing to falsify"
+        )
     return RecordedRun(folder, prepared, folder.summary())
 
 
 def recorded_releases(run: RecordedRun) -> tuple[Rows, dict[Address, float]]:
-    """Return the rows of a run and its releases, which are those of its ledger. Raises InputError without a ledger."""
+    """Return the rows of a run and its releases, which are those of its ledger. Raises InputError
+    without a ledger.
+    """
     path, plan = run.folder.path, run.prepared.plan()
     if plan is None:
         raise InputError(
-            f"{path}: {run.spec.method.name} keeps no ledger of its releases; use --by runs or --by guesses"
+            f"{path}: {run.spec.method.name} keeps no ledger of its releases; use --by runs or "
+            "--by guesses"
         )
     check_recomputable(run.prepared, path)
     if not (run.folder.ledger / "header.json").is_file():
         raise DataError(
-            f"{path}: has no ledger (ledger/header.json), which holds what the run released; restore it from a "
-            "copy, or use --by runs or --by guesses"
+            f"{path}: has no ledger (ledger/header.json), which holds what the run released; "
+            "restore it from a copy, or use --by runs or --by guesses"
         )
     rows = run.folder.rows()
     with Ledger.open(run.folder.ledger, expect=plan.header()) as ledger:

@@ -1,8 +1,8 @@
 """Audits by runs like the recorded one: guesses from their final models, bounded from below.
 
-They need no ledger and look into no method. They speak of an outsider, who has the final model and both versions of
-each canary. Many runs with one canary: Clopper and Pearson. One run with many canaries: Steinke, Nasr, Jagielski 2023,
-"Privacy auditing with one (1) training run".
+They need no ledger and look into no method. They speak of an outsider, who has the final model and
+both versions of each canary. Many runs with one canary: Clopper and Pearson. One run with many
+canaries: Steinke, Nasr, Jagielski 2023, "Privacy auditing with one (1) training run".
 """
 
 # n runs or records, m canaries, C classes
@@ -34,7 +34,9 @@ FEWEST_CANARIES = 4
 
 
 def check_rerunnable(run: RecordedRun) -> None:
-    """Raise InputError for a run whose like cannot be made: of real time, or with noise that a seed repeats."""
+    """Raise InputError for a run whose like cannot be made: of real time, or with noise that a seed
+    repeats.
+    """
     path, spec = run.folder.path, run.spec
     if spec.clock.kind == "wall":
         raise InputError(
@@ -42,23 +44,28 @@ def check_rerunnable(run: RecordedRun) -> None:
         )
     if spec.privacy.noise == "seeded":
         raise NotRecomputable(
-            f'{path}: its noise comes from the seed and would be the same in every run; use privacy.noise = "system"'
+            f"{path}: its noise comes from the seed and would be the same in every run; use "
+            'privacy.noise = "system"'
         )
 
 
 def final_models(prepared: PreparedVertical) -> Mapping[str, np.ndarray]:
     """Run without a record; return the parameters that the run ends with, by party."""
     spec = prepared.spec
-    often = {"evaluate": spec.evaluate.model_copy(update={"every": max(spec.budget.updates or 1, 1)})}
+    often = {
+        "evaluate": spec.evaluate.model_copy(update={"every": max(spec.budget.updates or 1, 1)})
+    }
     quiet = {"record": spec.record.model_copy(update={"staleness": False})}
     return run_local(replace(prepared, spec=spec.model_copy(update=often | quiet))).models
 
 
 @dataclass(frozen=True)
 class RunsAudit:
-    """Guesses of one canary over runs: `hits` of `inside` runs as read, `alarms` of `outside` runs with it changed.
+    """Guesses of one canary over runs: `hits` of `inside` runs as read, `alarms` of `outside` runs
+    with it changed.
 
-    The threshold was chosen by as many other runs. epsilon, surely: what these rates show at δ, at 95 and at 99.9 %.
+    The threshold was chosen by as many other runs. epsilon, surely: what these rates show at δ, at
+    95 and at 99.9 %.
     """
 
     canary: Canary
@@ -72,13 +79,19 @@ class RunsAudit:
 
 
 def audit_runs(
-    run: RecordedRun, canary: Canary, count: int, progress: Callable[[int, int], None] = lambda done, of: None
+    run: RecordedRun,
+    canary: Canary,
+    count: int,
+    progress: Callable[[int, int], None] = lambda done, of: None,
 ) -> RunsAudit:
-    """Make `count` runs like this one, every other with the canary, and guess which. Raises InputError."""
+    """Make `count` runs like this one, every other with the canary, and guess which. Raises
+    InputError.
+    """
     check_rerunnable(run)
     if count < FEWEST_RUNS:
         raise SpecError(
-            f"--runs: wanted at least {FEWEST_RUNS}, half of them to choose a threshold by, got {count}"
+            f"--runs: wanted at least {FEWEST_RUNS}, half of them to choose a threshold by, got "
+            f"{count}"
         )
     changed = neighbour(run.prepared, [canary])
     found = []
@@ -101,7 +114,12 @@ def _threshold(inside: np.ndarray, outside: np.ndarray, delta: float) -> float:
     middles = [-np.inf, *((marks[1:] + marks[:-1]) / 2).tolist()]
 
     def shown(mark: float) -> float:
-        counts = (int((inside > mark).sum()), len(inside), int((outside > mark).sum()), len(outside))
+        counts = (
+            int((inside > mark).sum()),
+            len(inside),
+            int((outside > mark).sum()),
+            len(outside),
+        )
         # shares decide where nothing shows
         return epsilon_of_rates(*counts, delta) + 1e-6 * (counts[0] - counts[2])
 
@@ -110,7 +128,9 @@ def _threshold(inside: np.ndarray, outside: np.ndarray, delta: float) -> float:
 
 @dataclass(frozen=True)
 class GuessesAudit:
-    """`right` of `guesses` about `canaries` coins; epsilon, surely: what they rule out at δ, at 95 and 99.9 %."""
+    """`right` of `guesses` about `canaries` coins; epsilon, surely: what they rule out at δ, at 95
+    and 99.9 %.
+    """
 
     canaries: int
     guesses: int
@@ -121,28 +141,39 @@ class GuessesAudit:
 
 
 def audit_guesses(
-    run: RecordedRun, canaries: Sequence[Canary], progress: Callable[[int, int], None] = lambda done, of: None
+    run: RecordedRun,
+    canaries: Sequence[Canary],
+    progress: Callable[[int, int], None] = lambda done, of: None,
 ) -> GuessesAudit:
-    """Make one run like this one in which every canary is changed by a coin of its own, and guess the coins.
+    """Make one run like this one in which every canary is changed by a coin of its own, and guess
+    the coins.
 
-    The quarter with most evidence of being as read is guessed so, that with least to be changed; how many is fixed
-    beforehand. Raises InputError.
+    The quarter with most evidence of being as read is guessed so, that with least to be changed;
+    how many is fixed beforehand. Raises InputError.
     """
     check_rerunnable(run)
-    if len(canaries) < FEWEST_CANARIES or len({canary.number for canary in canaries}) < len(canaries):
+    if len(canaries) < FEWEST_CANARIES or len({canary.number for canary in canaries}) < len(
+        canaries
+    ):
         raise SpecError(
             f"--canaries: wanted at least {FEWEST_CANARIES} different records, got {len(canaries)}"
         )
     coins = (Key(0) / "audit" / "coins").generator().integers(2, size=len(canaries)).astype(bool)
-    mixed = neighbour(run.prepared, [canary for canary, coin in zip(canaries, coins, strict=True) if coin])
+    mixed = neighbour(
+        run.prepared, [canary for canary, coin in zip(canaries, coins, strict=True) if coin]
+    )
     all_changed = neighbour(run.prepared, canaries)
     models = final_models(mixed)
     progress(1, 1)
-    order, each = np.argsort(evidence(run.prepared, all_changed, canaries, models)), len(canaries) // 4
+    order, each = (
+        np.argsort(evidence(run.prepared, all_changed, canaries, models)),
+        len(canaries) // 4,
+    )
     right = int(coins[order[:each]].sum() + (~coins[order[-each:]]).sum())
     delta = run.delta("external")
     shown, surely = (
-        epsilon_of_guesses(len(canaries), 2 * each, right, delta, level) for level in (CONFIDENCE, SURE)
+        epsilon_of_guesses(len(canaries), 2 * each, right, delta, level)
+        for level in (CONFIDENCE, SURE)
     )
     return GuessesAudit(len(canaries), 2 * each, right, shown, surely, delta)
 
@@ -153,10 +184,12 @@ def evidence(
     canaries: Sequence[Canary],
     models: Mapping[str, np.ndarray],
 ) -> np.ndarray:
-    """Return, for each canary, log p of the record as read less log p of the changed one, float64 [n].
+    """Return, for each canary, log p of the record as read less log p of the changed one, float64
+    [n].
 
-    as_read, changed: the run's data without and with all canaries; models: parameters by party that a run ended with.
-    An absent record has no log p. A changed record that is no training row any more keeps the features as read.
+    as_read, changed: the run's data without and with all canaries; models: parameters by party that
+    a run ended with. An absent record has no log p. A changed record that is no training row any
+    more keeps the features as read.
     """
     rows = np.array([canary.row for canary in canaries])
     places = {int(number): row for row, number in enumerate(changed.numbers)}
@@ -179,7 +212,8 @@ def _log_likelihoods(
     features: Sequence[np.ndarray],
     labels: np.ndarray,
 ) -> np.ndarray:
-    """Return log p(label | features) under the composed model, float64 [n]: less the loss, but for a constant.
+    """Return log p(label | features) under the composed model, float64 [n]: less the loss, but for
+    a constant.
 
     features: each client's, [n, ...].
     """
@@ -201,12 +235,16 @@ def composed(
             _with(bottom(m, x.shape[1:]), models[f"client {m}"])(torch.tensor(x))
             for m, x in enumerate(features)
         ]
-        found: torch.Tensor = _with(prepared.server.head, models["server"])(torch.cat(embedded, dim=1))
+        found: torch.Tensor = _with(prepared.server.head, models["server"])(
+            torch.cat(embedded, dim=1)
+        )
         return found
 
 
 def _with(make: Callable[[], torch.nn.Module], flat: np.ndarray) -> torch.nn.Module:
-    """Return a module in evaluation with these parameters, float32 [d] in the order of its names."""
+    """Return a module in evaluation with these parameters, float32 [d] in the order of its
+    names.
+    """
     model = FlatModel(make, Key(0))
     with torch.no_grad():
         model.flat.copy_(torch.tensor(flat))

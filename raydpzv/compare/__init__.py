@@ -1,4 +1,6 @@
-"""Comparisons: methods x seeds x values of ε on one split and budget. `raydpzv.compare(...)` makes one."""
+"""Comparisons: methods x seeds x values of ε on one split and budget. `raydpzv.compare(...)` makes
+one.
+"""
 
 from raydpzv.lazy_import import make_callable
 

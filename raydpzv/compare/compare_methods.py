@@ -47,8 +47,8 @@ class CompareOptions(TypedDict, total=False):
 class PoolWatch:
     """An observer of many runs, which may stop them.
 
-    progress: called ten times a second with the status of each run at work, by its folder's name; ended: with each run
-    and why it has no result ("": it has one).
+    progress: called ten times a second with the status of each run at work, by its folder's name;
+    ended: with each run and why it has no result ("": it has one).
     """
 
     progress: Callable[[Mapping[str, Status]], None]
@@ -71,12 +71,13 @@ def compare(
 ) -> Compared:
     """Compare methods x values of ε x seeds on one split and budget.
 
-    source: a comparison by name or path, or scenarios: the first gives data, split, model and budget, all give their
-    methods. methods: further ones, by name or descriptor. seeds, epsilons ("none" adds no noise), targets, heads: left
-    out, the comparison file's, else 3 seeds, no noise, 0.8 and 0.9. out: the folder to write, or to resume. runner:
-    "local" (one run after the other in this process) or "ray" (side by side; jobs: most at a time; address: of the
-    cluster). progress: called ten times a second with the status of the runs at work. Raises InputError before anything
-    is written.
+    source: a comparison by name or path, or scenarios: the first gives data, split, model and
+    budget, all give their
+    methods. methods: further ones, by name or descriptor. seeds, epsilons ("none" adds no noise),
+    targets, heads: left out, the comparison file's, else 3 seeds, no noise, 0.8 and 0.9. out: the
+    folder to write, or to resume. runner: "local" (one run after the other in this process) or
+    "ray" (side by side; jobs: most at a time; address: of the cluster). progress: called ten times
+    a second with the status of the runs at work. Raises InputError before anything is written.
     """
     if unknown := set(options) - set(CompareOptions.__annotations__):
         raise TypeError(f"compare() got an unexpected keyword argument '{min(unknown)}'")
@@ -94,8 +95,13 @@ def compare(
         if value is not None
     }
     comparison = resolved(asked(names, listed, changes), overrides)
-    jobs = 1 if runner == "local" else options.get("jobs")  # a script without a guard cannot start processes
-    pool, stop = PoolOptions(runner, jobs, options.get("address")), options.get("stop") or threading.Event()
+    jobs = (
+        1 if runner == "local" else options.get("jobs")
+    )  # a script without a guard cannot start processes
+    pool, stop = (
+        PoolOptions(runner, jobs, options.get("address")),
+        options.get("stop") or threading.Event(),
+    )
 
     @contextmanager
     def watched(todo: list[Planned]) -> Iterator[PoolWatch]:
@@ -104,7 +110,9 @@ def compare(
         def progress(at_work: Mapping[str, Status]) -> None:
             if told := options.get("progress"):
                 told(at_work)
-            updates = ", ".join(f"{name}: {status.updates:,} updates" for name, status in at_work.items())
+            updates = ", ".join(
+                f"{name}: {status.updates:,} updates" for name, status in at_work.items()
+            )
             line.show(f"{over} of {len(todo)} runs over; {updates}")
 
         def ended(planned: Planned, reason: str) -> None:
@@ -114,12 +122,18 @@ def compare(
 
         yield PoolWatch(progress, ended, stop)
 
-    with interruptible(None if "stop" in options else stop, f"stopped; the same call continues it in {out}"):
+    with interruptible(
+        None if "stop" in options else stop, f"stopped; the same call continues it in {out}"
+    ):
         return carry_out(comparison, Path(out), pool, watched)
 
 
-def carry_out(comparison: Comparison, folder: Path, pool: PoolOptions, watched: Watched) -> Compared:
-    """Make the remaining runs of a comparison and write its tables. Raises InputError before anything is written."""
+def carry_out(
+    comparison: Comparison, folder: Path, pool: PoolOptions, watched: Watched
+) -> Compared:
+    """Make the remaining runs of a comparison and write its tables. Raises InputError before
+    anything is written.
+    """
     make = RUN_POOLS[pool.runner](pool, [line.spec for line in comparison.lines])
     reasons = dict[str, str]()
     new = not is_comparison(folder)
@@ -143,24 +157,38 @@ def carry_out(comparison: Comparison, folder: Path, pool: PoolOptions, watched: 
 
 
 def write(
-    comparison: Comparison, folder: Path, compared: Compared, out: Path | None = None, form: str = "png"
+    comparison: Comparison,
+    folder: Path,
+    compared: Compared,
+    out: Path | None = None,
+    form: str = "png",
 ) -> Path:
-    """Write tables, pictures and the page of a comparison, by default into its folder; return the page."""
+    """Write tables, pictures and the page of a comparison, by default into its folder; return the
+    page.
+    """
     from raydpzv.report.comparison_page import write_comparison
 
     return write_comparison(out or folder, compared, about(comparison, folder, out or folder), form)
 
 
 def about(comparison: Comparison, folder: Path, start: Path) -> About:
-    """Return what the page of a comparison in `folder` says of its plan; start: where the page is."""
+    """Return what the page of a comparison in `folder` says of its plan; start: where the page
+    is.
+    """
     from raydpzv.report.comparison_page import About
 
     plan = (folder / PLAN).read_text(encoding="utf-8")
-    found = {run.folder: folder / RUNS_FOLDER / run.folder / "report.html" for run in comparison.runs()}
-    pages = {
-        run: Path(os.path.relpath(page, start)).as_posix() for run, page in found.items() if page.is_file()
+    found = {
+        run.folder: folder / RUNS_FOLDER / run.folder / "report.html" for run in comparison.runs()
     }
-    return About(comparison.title or comparison.name, plan, comparison.targets, comparison.heads, pages)
+    pages = {
+        run: Path(os.path.relpath(page, start)).as_posix()
+        for run, page in found.items()
+        if page.is_file()
+    }
+    return About(
+        comparison.title or comparison.name, plan, comparison.targets, comparison.heads, pages
+    )
 
 
 def report(
@@ -171,13 +199,16 @@ def report(
     operator: bool = False,
     form: str = "png",
 ) -> Path:
-    """Write the page and pictures of runs, or of one comparison that may still be running; return the page.
+    """Write the page and pictures of runs, or of one comparison that may still be running; return
+    the page.
 
-    Of a comparison, the page of each finished run that has none is written too, into the run's folder.
+    Of a comparison, the page of each finished run that has none is written too, into the run's
+    folder.
 
-    runs: finished runs or folders. out: the folder of a report of several. moved: where data are now, see
-    `RunFolder.open`. operator: include what must not leave a private run. form: of the pictures, "png", "pdf" or "svg".
-    Raises InputError.
+    runs: finished runs or folders. out: the folder of a report of several. moved: where data are
+    now, see
+    `RunFolder.open`. operator: include what must not leave a private run. form: of the pictures,
+    "png", "pdf" or "svg". Raises InputError.
     """
     from raydpzv.report.page import write_page, write_report
 

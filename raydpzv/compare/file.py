@@ -1,4 +1,6 @@
-"""Comparison files: which methods meet on which scenario, and how each is set where noise is added and where not."""
+"""Comparison files: which methods meet on which scenario, and how each is set where noise is added
+and where not.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ Seeds = Annotated[int, Field(ge=1, le=MOST_SEEDS)] | Annotated[tuple[int, ...], 
 Shares = Annotated[tuple[float, ...], Field(strict=False)]
 
 CONTROLS = {"frozen": "frozen clients (control)", "sgd": "central SGD (control)"}
-"""The controls of every vertical comparison, by method: no client is trained, and nothing is private."""
+"""The controls of every vertical comparison, by method: no client is trained, and nothing is
+private.
+"""
 
 
 _OF_NOISE = ("privacy.delta", "privacy.noise")
@@ -47,7 +51,9 @@ class MethodEntry(Section):
     scenario: str | None = None
     """Scenario whose [method] and privacy.clip it takes; left out: the comparison's."""
     set: Overrides = ()
-    """Settings of [method] and [privacy], as "key=value"; privacy.sigma adds noise that aims at no ε."""
+    """Settings of [method] and [privacy], as "key=value"; privacy.sigma adds noise that aims at no
+    ε.
+    """
     private: Overrides = ()
     """More of them, for the values of ε at which noise is added."""
     epsilons: Epsilons | None = None
@@ -73,15 +79,21 @@ class ComparisonFile(_NotedFile):
     title: str = ""
     """One line for `raydpzv list`."""
     scenario: str
-    """Scenario that gives data, split, model, clocks, network, budget, evaluation and privacy.delta."""
+    """Scenario that gives data, split, model, clocks, network, budget, evaluation and
+    privacy.delta.
+    """
     set: Overrides = ()
-    """Settings for all, as "key=value"; those of [method] and [privacy] come before a method's own."""
+    """Settings for all, as "key=value"; those of [method] and [privacy] come before a method's
+    own.
+    """
     seeds: Seeds = 3
     """How many seeds, from 0, or which."""
     epsilons: Epsilons = ("none",)
     """Values of ε that noise is calibrated to; "none": no noise."""
     multiplier: Positive | None = None
-    """Noise multiplier σ of all methods that protect users, each with its own ε, in place of values of ε."""
+    """Noise multiplier σ of all methods that protect users, each with its own ε, in place of values
+    of ε.
+    """
     targets: Shares = (0.8, 0.9)
     """Test accuracies whose cost in updates, bytes and seconds is asked for."""
     methods: Annotated[tuple[MethodEntry, ...], Field(strict=False)] = ()
@@ -91,16 +103,21 @@ class ComparisonFile(_NotedFile):
     central: Overrides = ()
     """Settings of the control that is synchronous SGD through the whole model."""
     heads: str = ""
-    """Why the methods' heads learn by different step sizes or in different ways; left out: they do not."""
+    """Why the methods' heads learn by different step sizes or in different ways; left out: they do
+    not.
+    """
 
 
 F = TypeVar("F", bound=ComparisonFile)
 
 
 def asked(
-    names: Sequence[str], methods: Sequence[str] = (), changes: Mapping[str, Any] = MappingProxyType({})
+    names: Sequence[str],
+    methods: Sequence[str] = (),
+    changes: Mapping[str, Any] = MappingProxyType({}),
 ) -> ComparisonFile:
-    """Return the comparison of this name or path: a comparison's file, or scenarios and further methods.
+    """Return the comparison of this name or path: a comparison's file, or scenarios and further
+    methods.
 
     changes: seeds, epsilons and targets in place of the file's or the defaults. Raises SpecError.
     """
@@ -109,7 +126,8 @@ def asked(
     if path is not None:
         if len(names) > 1 or methods:
             raise SpecError(
-                f"{names[0]}: is a comparison with methods of its own; leave out further scenarios and --methods"
+                f"{names[0]}: is a comparison with methods of its own; leave out further scenarios "
+                "and --methods"
             )
         replaced = dict(changes) | ({"multiplier": None} if "epsilons" in changes else {})
         return read_comparison_file(path).model_copy(update=replaced)
@@ -136,12 +154,15 @@ def _check_known(names: Sequence[str]) -> None:
         known_file = Path(name).suffix == ".toml" or Path(name).exists() or name in known
         if not known_file and not catalog.is_object(name):
             raise SpecError(
-                f'"{name}" is no comparison and no scenario. {suggest(name, known)}See: raydpzv list'
+                f'"{name}" is no comparison and no scenario. {suggest(name, known)}See: raydpzv '
+                "list"
             )
 
 
 def _unlike(stems: Sequence[str], names: Sequence[str]) -> Sequence[str]:
-    """Return labels that differ: stems of file names, or the paths if two stems are the same; objects are numbered."""
+    """Return labels that differ: stems of file names, or the paths if two stems are the same;
+    objects are numbered.
+    """
     if len(set(names)) < len(names):
         twice = next(name for name in names if list(names).count(name) > 1)
         raise SpecError(f"{twice}: is there twice; name each scenario once")
@@ -186,7 +207,9 @@ def resolved(file: ComparisonFile, overrides: Sequence[str] = ()) -> Comparison:
         for line in _lines(entry.model_copy(update={"set": (*first, *entry.set)}), file, base, last)
     ]
     lines += _controls(file, base, lines, first, last)
-    if not file.heads and any(line.control for line in lines):  # methods without controls have no head
+    if not file.heads and any(
+        line.control for line in lines
+    ):  # methods without controls have no head
         _check_heads(lines)
     head = (file.name, file.title, by_seed(file.seeds), file.targets)
     return Comparison(*head, tuple(lines), file.heads, file.note)
@@ -197,19 +220,22 @@ def _check_multiplier(file: ComparisonFile, base: AnyScenario) -> None:
         return
     if getattr(base, "users", None) is None:
         raise SpecError(
-            f"multiplier: goes with methods that protect users, and {file.scenario} has none ([users]); give epsilons"
+            f"multiplier: goes with methods that protect users, and {file.scenario} has none "
+            "([users]); give epsilons"
         )
     if file.epsilons != ("none",):
         raise SpecError(
-            f"multiplier: wanted either a noise multiplier or values of ε that noise is calibrated to, got "
-            f"{file.multiplier:g} and epsilons = {list(file.epsilons)}; leave one out"
+            "multiplier: wanted either a noise multiplier or values of ε that noise is calibrated "
+            f"to, got {file.multiplier:g} and epsilons = {list(file.epsilons)}; leave one out"
         )
 
 
 def _check_heads(lines: Sequence[PlannedLine]) -> None:
-    """Refuse heads that learn differently: what a method reaches may be its head's merit, not its own.
+    """Refuse heads that learn differently: what a method reaches may be its head's merit, not its
+    own.
 
-    Central SGD has one step size for the whole model, and is no method here. A head that nobody trains has no merit.
+    Central SGD has one step size for the whole model, and is no method here. A head that nobody
+    trains has no merit.
     """
     heads = [(line, _head(line.spec.method)) for line in lines if line.spec.method.name != "sgd"]
     found = [(line, head) for line, head in heads if head["server"] != "frozen"]
@@ -218,8 +244,10 @@ def _check_heads(lines: Sequence[PlannedLine]) -> None:
         if head != alike:
             here, others = (", ".join(f"{k}={v}" for k, v in h.items()) for h in (head, alike))
             raise SpecError(
-                f"methods: the head of {line} learns otherwise ({here}) than that of {first} ({others}), so that a "
-                'difference may be the heads\'; give all the same, or say why not: heads = "a sentence for the tables" '
+                f"methods: the head of {line} learns otherwise ({here}) than that of {first} "
+                f"({others}), so that a "
+                "difference may be the heads'; give all the same, or say why not: heads = \"a "
+                'sentence for the tables" '
                 "(--heads on the command line)"
             )
 
@@ -269,7 +297,9 @@ def _protects(name: str) -> bool:
 
 
 def _items(entry: MethodEntry, last: Sequence[str], *, noisy: bool) -> list[str]:
-    """Return a method's overrides; without noise those of privacy for all are left out, but not its own clip."""
+    """Return a method's overrides; without noise those of privacy for all are left out, but not its
+    own clip.
+    """
     if noisy:
         return [*entry.set, *entry.private, *last]
     own = [o for o in entry.set if _key(o) not in _OF_NOISE]
@@ -287,7 +317,9 @@ def method_of(entry: MethodEntry, base: AnyScenario) -> str:
 
 
 def _method(entry: MethodEntry, base: AnyScenario) -> dict[str, Any]:
-    """Return the [method] and privacy.clip that a method starts with; a clip is of its method alone."""
+    """Return the [method] and privacy.clip that a method starts with; a clip is of its method
+    alone.
+    """
     tree = as_tree(catalog.load(entry.scenario) if entry.scenario else base)
     names = [o.partition("=")[2].strip().strip('"') for o in entry.set if _key(o) == "method.name"]
     if names and names[-1] != tree["method"]["name"]:
@@ -296,7 +328,9 @@ def _method(entry: MethodEntry, base: AnyScenario) -> dict[str, Any]:
 
 
 def _fresh(name: str, method: dict[str, Any]) -> dict[str, Any]:
-    """Return another method's settings: its own defaults, but for what both mean alike (vertical: what all share)."""
+    """Return another method's settings: its own defaults, but for what both mean alike (vertical:
+    what all share).
+    """
     if name not in METHODS:
         raise SpecError(
             f'method.name: wanted one of {", ".join(METHODS)}, got "{name}". {suggest(name, METHODS)}'.rstrip()
@@ -317,9 +351,9 @@ def _spec(
     tree = as_tree(base) | {"method": method["method"]}
     if METHODS[method["method"]["name"]].kind != base.kind:
         raise SpecError(
-            f"{label}: {method['method']['name']} and {base.method.name} are not of one kind: vertical methods "
-            f"({', '.join(_of_kind('vertical'))}) share out features, the others rows; "
-            "give each kind a scenario of its own"
+            f"{label}: {method['method']['name']} and {base.method.name} are not of one kind: "
+            f"vertical methods ({', '.join(_of_kind('vertical'))}) share out features, the others "
+            "rows; give each kind a scenario of its own"
         )
     noise = {"epsilon": epsilon, "multiplier": multiplier}
     asked_for = {name: value for name, value in noise.items() if value is not None}
@@ -341,7 +375,9 @@ def _of_records(
     if noise and given.get("mode") == "proved":
         return {k: v for k, v in given.items() if k in _OF_PROOF} | noise
     if noise:
-        return {"mode": "paper"} | {k: v for k, v in given.items() if k in ("noise", "delta")} | noise
+        return (
+            {"mode": "paper"} | {k: v for k, v in given.items() if k in ("noise", "delta")} | noise
+        )
     if own:
         return {"mode": "paper"} | {k: v for k, v in given.items() if k == "noise"}
     tree["budget"] = {k: v for k, v in tree["budget"].items() if k not in ("epsilon", "adversary")}
@@ -351,18 +387,25 @@ def _of_records(
 def _of_users(
     tree: dict[str, Any], given: Mapping[str, Any], noise: dict[str, float], *, own: bool
 ) -> dict[str, Any] | None:
-    """Return the [privacy] of a horizontal method with this noise, None where it protects no users."""
+    """Return the [privacy] of a horizontal method with this noise, None where it protects no
+    users.
+    """
     name = tree["method"]["name"]
     protects = _protects(name)
     if noise and not protects:
         raise SpecError(
-            f"epsilons: {name} adds no noise here; horizontal methods without users compare without ε (epsilons = "
+            f"epsilons: {name} adds no noise here; horizontal methods without users compare "
+            "without ε (epsilons = "
             '["none"])'
         )
     if not noise:
         tree["budget"] = {k: v for k, v in tree["budget"].items() if k != "epsilon"}
         return {"mode": "none"} if protects else None
-    return {k: v for k, v in given.items() if k in ("delta", "against", "noise")} | {"mode": "user"} | noise
+    return (
+        {k: v for k, v in given.items() if k in ("delta", "against", "noise")}
+        | {"mode": "user"}
+        | noise
+    )
 
 
 _PRIVACY = {"vertical": _of_records, "horizontal": _of_users}
@@ -404,12 +447,15 @@ def _check_overrides(items: Sequence[str], label: str, *, sigma: bool = False) -
     for item in items:
         if not _of_methods(item):
             raise SpecError(
-                f"{label}: {item} is not a setting of [method] or [privacy]; methods differ in these alone, so set it "
-                "for all of them"
+                f"{label}: {item} is not a setting of [method] or [privacy]; methods differ in "
+                "these alone, so set it for all of them"
             )
-        if _key(item) in ("privacy.mode", "privacy.epsilon") or (_key(item) == _SIGMA and not sigma):
+        if _key(item) in ("privacy.mode", "privacy.epsilon") or (
+            _key(item) == _SIGMA and not sigma
+        ):
             raise SpecError(
-                f"{label}: {item}: the comparison's epsilons say where noise is added and how much; to give a method "
+                f"{label}: {item}: the comparison's epsilons say where noise is added and how "
+                "much; to give a method "
                 'a fixed deviation, put privacy.sigma in its `set`, with epsilons = ["none"]'
             )
 
@@ -433,7 +479,9 @@ def _named(make: Callable[[], AnyScenario], where: str) -> AnyScenario:
         raise SpecError(text if where in text else f"{where}: {text}") from None
 
 
-def _fault(error: ValidationError, where: str, file: type[ComparisonFile], entry: type[MethodEntry]) -> str:
+def _fault(
+    error: ValidationError, where: str, file: type[ComparisonFile], entry: type[MethodEntry]
+) -> str:
     """Return what is wrong with a file of that form, in one line."""
     first = error.errors()[0]
     name = ".".join(str(part) for part in first["loc"])
@@ -444,7 +492,9 @@ def _fault(error: ValidationError, where: str, file: type[ComparisonFile], entry
         return f"{name}: unknown setting in {where}. {suggest(wrong, known)}Settings here: {', '.join(known)}"
     if first["type"] == "missing":
         return f"{name}: wanted in {where}, and it is not there; a comparison names the scenario it is run on"
-    name = ".".join(str(part) for part in first["loc"] if isinstance(part, int) or str(part).isidentifier())
+    name = ".".join(
+        str(part) for part in first["loc"] if isinstance(part, int) or str(part).isidentifier()
+    )
     if first["type"] == "tuple_type":
         return f"{name}: wanted a list in [ ], got {first['input']!r:.80} in {where}"
     wanted = first["msg"].removeprefix("Input should be ")

@@ -1,7 +1,9 @@
-"""Grids: every method of a comparison tuned alike, on validation rows and on other seeds than are reported.
+"""Grids: every method of a comparison tuned alike, on validation rows and on other seeds than are
+reported.
 
-A grid file is a comparison file (`raydpzv.compare.file`) with values to choose from. Its runs are a comparison of its
-own, a line for each method, ε and combination of values; what is chosen is written as a comparison file.
+A grid file is a comparison file (`raydpzv.compare.file`) with values to choose from. Its runs are a
+comparison of its own, a line for each method, ε and combination of values; what is chosen is
+written as a comparison file.
 """
 
 from __future__ import annotations
@@ -47,25 +49,36 @@ class GridEntry(MethodEntry):
     """One method of a grid file: a method, and values of its own to choose from."""
 
     grid: dict[str, Values] = Field(default_factory=dict)
-    """By setting, values of this method alone; they take the place of the file's for the same setting."""
+    """By setting, values of this method alone; they take the place of the file's for the same
+    setting.
+    """
     private_grid: dict[str, Values] = Field(default_factory=dict)
     """More of them, where noise is added; they take the place of `grid`'s for the same setting."""
 
 
 class GridFile(ComparisonFile):
-    """A comparison whose methods' settings are still to be chosen; `seeds`: those that the choice is made on."""
+    """A comparison whose methods' settings are still to be chosen; `seeds`: those that the choice
+    is made on.
+    """
 
     report_seeds: Seeds = 5
     """Seeds of the comparison that is written: how many from 0, or which; none of `seeds`."""
     validation_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.2
-    """Share of the training rows that is held back in every run; the choice is made by the accuracy on these rows."""
+    """Share of the training rows that is held back in every run; the choice is made by the accuracy
+    on these rows.
+    """
     held_out: Overrides = ()
-    """Settings of [data] and [split] that make other rows the test rows of these runs, as "key=value"; the choice is
-    made by the accuracy on them, and no share is held back. Use it if you hold out whole clients."""
+    """Settings of [data] and [split] that make other rows the test rows of these runs, as
+    "key=value"; the choice is made by the accuracy on them, and no share is held back. Use it if
+    you hold out whole clients."""
     soonest: Annotated[float, Field(gt=0, lt=1)] | None = None
-    """Choose what reaches this accuracy on them in the fewest simulated seconds; left out: the highest at the end."""
+    """Choose what reaches this accuracy on them in the fewest simulated seconds; left out: the
+    highest at the end.
+    """
     grid: dict[str, Values] = Field(default_factory=dict)
-    """By setting of [method] or [privacy], the values to choose from, for all methods that have the setting."""
+    """By setting of [method] or [privacy], the values to choose from, for all methods that have the
+    setting.
+    """
     methods: Annotated[tuple[GridEntry, ...], Field(strict=False, min_length=1)]
     """The methods."""
 
@@ -96,10 +109,10 @@ class Point:
 class Choice:
     """What was chosen for one method at one ε.
 
-    accuracy: median validation accuracy of the seeds' last evaluations; seconds: median simulated time to `soonest`,
-    infinite if half of the seeds did not get there, NaN if it was not asked for; points: how many combinations it was
-    chosen from; edges: settings whose chosen value is the first or the last of several, so that a better one may lie
-    outside.
+    accuracy: median validation accuracy of the seeds' last evaluations; seconds: median simulated
+    time to `soonest`, infinite if half of the seeds did not get there, NaN if it was not asked for;
+    points: how many combinations it was chosen from; edges: settings whose chosen value is the
+    first or the last of several, so that a better one may lie outside.
     """
 
     point: Point
@@ -129,25 +142,31 @@ def read_grid(path: Path) -> GridFile:
     file = read_file(path, "the grid file", GridFile, GridEntry)
     if file.multiplier is not None:
         raise SpecError(
-            "multiplier: goes with comparisons; a grid's choices are made at values of ε: give epsilons"
+            "multiplier: goes with comparisons; a grid's choices are made at values of ε: give "
+            "epsilons"
         )
     if wrong := [item for item in file.held_out if not item.startswith(("data.", "split."))]:
-        raise SpecError(f"held_out: wanted settings of [data] and [split], got {wrong[0]}; set it in `set`")
+        raise SpecError(
+            f"held_out: wanted settings of [data] and [split], got {wrong[0]}; set it in `set`"
+        )
     both = sorted(set(by_seed(file.seeds)) & set(by_seed(file.report_seeds)))
     if both:
         raise SpecError(
-            f"seeds: {both[0]} is among report_seeds too; what is chosen on a seed cannot be reported on it"
+            f"seeds: {both[0]} is among report_seeds too; what is chosen on a seed cannot be "
+            "reported on it"
         )
     return file
 
 
 def points(file: GridFile) -> list[Point]:
-    """Return every combination of every method at every ε, in the file's order. Raises SpecError."""
+    """Return every combination of every method at every ε, in the file's order. Raises
+    SpecError.
+    """
     base = catalog.load(file.scenario)
     if (score := LOSSES[base.loss].score) != "accuracy":
         raise SpecError(
-            f"scenario: a grid chooses by validation accuracy, and {file.scenario} is judged by {score}; use raydpzv "
-            f"search with --metric validation_{score}"
+            f"scenario: a grid chooses by validation accuracy, and {file.scenario} is judged by "
+            f"{score}; use raydpzv search with --metric validation_{score}"
         )
     found = []
     for place, entry in enumerate(file.methods):
@@ -159,13 +178,15 @@ def points(file: GridFile) -> list[Point]:
                 found.append(Point(place, label, epsilon, values, f"{label}, {said or 'as set'}"))
     if len(found) > MOST_LINES:
         raise SpecError(
-            f"grid: wanted at most {MOST_LINES:,} combinations in all, got {len(found):,}; give fewer values"
+            f"grid: wanted at most {MOST_LINES:,} combinations in all, got {len(found):,}; give "
+            "fewer values"
         )
     return found
 
 
 def grid_comparison(file: GridFile) -> Comparison:
-    """Return the runs that the choice is made on: a line for each point, other rows held back than are reported.
+    """Return the runs that the choice is made on: a line for each point, other rows held back than
+    are reported.
 
     Raises SpecError, also where methods' heads may come out different and `heads` does not say why.
     """
@@ -177,8 +198,14 @@ def grid_comparison(file: GridFile) -> Comparison:
             if point.epsilon is None
             else {"private": (*entry.private, *point.values)}
         )
-        own = entry.model_dump() | {"label": point.label, "epsilons": (_word(point.epsilon),)} | values
-        entries.append(MethodEntry(**{k: v for k, v in own.items() if k in MethodEntry.model_fields}))
+        own = (
+            entry.model_dump()
+            | {"label": point.label, "epsilons": (_word(point.epsilon),)}
+            | values
+        )
+        entries.append(
+            MethodEntry(**{k: v for k, v in own.items() if k in MethodEntry.model_fields})
+        )
     held_back = file.held_out or (f"data.validation_fraction={file.validation_fraction!r}",)
     tree = {k: v for k, v in dict(file).items() if k in ComparisonFile.model_fields}
     tree |= {"methods": tuple(entries), "set": (*file.set, *held_back)}
@@ -190,8 +217,8 @@ def choose(
 ) -> list[Choice]:
     """Return the best point for each method and ε, of equals the first; see `GridFile.soonest`.
 
-    runs, curves: rows of the comparison's tables. A run that diverged has accuracy 0 and reached nothing. Raises
-    RunError if a run was not made, or failed otherwise.
+    runs, curves: rows of the comparison's tables. A run that diverged has accuracy 0 and reached
+    nothing. Raises RunError if a run was not made, or failed otherwise.
     """
     reached: dict[tuple[str, float | None, int], list[_Scored]] = {}
     score = "accuracy" if file.held_out else "validation_accuracy"
@@ -203,11 +230,13 @@ def choose(
     for row in runs:
         if row["outcome"] in (NOT_RUN, FAILED):
             raise RunError(
-                f"nothing can be chosen yet: runs/{row['run']} has no result ({row['reason']}); the same command with "
-                "--out continues"
+                f"nothing can be chosen yet: runs/{row['run']} has no result ({row['reason']}); "
+                "the same command with --out continues"
             )
         curve = (
-            reached.get((row["label"], row["epsilon"], row["seed"]), []) if row["status"] == "done" else []
+            reached.get((row["label"], row["epsilon"], row["seed"]), [])
+            if row["status"] == "done"
+            else []
         )
         scores.setdefault((row["label"], row["epsilon"]), []).append(_score(curve, file.soonest))
     tried: dict[tuple[int, float | None], list[tuple[Point, float, float]]] = {}
@@ -219,11 +248,18 @@ def choose(
 
 
 def chosen_file(file: GridFile, choices: Sequence[Choice], command: str) -> str:
-    """Return a comparison file with what was chosen, as TOML text; `command`: what `tune` was asked for."""
+    """Return a comparison file with what was chosen, as TOML text; `command`: what `tune` was asked
+    for.
+    """
     own = {
-        k: v for k, v in file.model_dump(exclude_defaults=True).items() if k in ComparisonFile.model_fields
+        k: v
+        for k, v in file.model_dump(exclude_defaults=True).items()
+        if k in ComparisonFile.model_fields
     }
-    own |= {"seeds": file.report_seeds, "methods": [_method_entry(file, choice) for choice in choices]}
+    own |= {
+        "seeds": file.report_seeds,
+        "methods": [_method_entry(file, choice) for choice in choices],
+    }
     own.pop("name", None)
     seeds = ", ".join(str(seed) for seed in by_seed(file.seeds))
     head = [
@@ -244,7 +280,9 @@ class _Scored(NamedTuple):
 
 
 def _score(curve: Sequence[_Scored], soonest: float | None) -> tuple[float, float]:
-    """Return the last validation accuracy (0 without one) and when `soonest` was reached (NaN if it is not asked)."""
+    """Return the last validation accuracy (0 without one) and when `soonest` was reached (NaN if it
+    is not asked).
+    """
     last = max(curve, default=_Scored(0, 0.0, 0.0)).accuracy
     if soonest is None:
         return last, math.nan
@@ -252,7 +290,9 @@ def _score(curve: Sequence[_Scored], soonest: float | None) -> tuple[float, floa
 
 
 def _choice(tried: Sequence[tuple[Point, float, float]]) -> Choice:
-    point, accuracy, seconds = min(tried, key=lambda one: (0.0 if math.isnan(one[2]) else one[2], -one[1]))
+    point, accuracy, seconds = min(
+        tried, key=lambda one: (0.0 if math.isnan(one[2]) else one[2], -one[1])
+    )
     edges = []
     for place, item in enumerate(point.values):
         values = list(dict.fromkeys(other.values[place] for other, *_ in tried))
@@ -282,7 +322,9 @@ def _epsilons(file: GridFile, entry: GridEntry, method: str) -> Iterator[float |
             yield None if isinstance(value, str) else float(value)
 
 
-def _combinations(file: GridFile, entry: GridEntry, method: str, *, noisy: bool) -> Iterator[tuple[str, ...]]:
+def _combinations(
+    file: GridFile, entry: GridEntry, method: str, *, noisy: bool
+) -> Iterator[tuple[str, ...]]:
     grid = {k: v for k, v in file.grid.items() if k not in entry.grid} | entry.grid
     grid |= entry.private_grid if noisy else {}
     has = {f"method.{field}" for field in method_fields(METHODS[method].config)}

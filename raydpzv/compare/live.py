@@ -1,6 +1,7 @@
 """The page of a run or a comparison while it is made, served on this machine alone.
 
-The page is made of the folder's rows whenever a browser asks and they have grown: there is no second state.
+The page is made of the folder's rows whenever a browser asks and they have grown: there is no
+second state.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ _PORTS = 100
 class LivePage:
     """The newest page of a folder. operator: show what must not leave a private run.
 
-    Raises InputError for a folder that holds neither a run nor a comparison, and for a private run without `operator`.
+    Raises InputError for a folder that holds neither a run nor a comparison, and for a private run
+    without `operator`.
     """
 
     def __init__(self, folder: Path, moved: Sequence[str] = (), *, operator: bool = False) -> None:
@@ -65,7 +67,9 @@ class LivePage:
         found = blake2b(digest_size=8)
         for run in runs:
             names = ["summary.json"] if self.compares else ["summary.json", CHECKPOINT, "rows"]
-            for path in (p for name in names for p in (run / name, *sorted((run / name).glob("*/")))):
+            for path in (
+                p for name in names for p in (run / name, *sorted((run / name).glob("*/")))
+            ):
                 if path.exists():
                     stat = path.stat()
                     found.update(f"{path} {stat.st_mtime_ns} {stat.st_size}".encode())
@@ -81,7 +85,11 @@ class LivePage:
             return self._page
 
     def _comparison(self, version: str) -> str:
-        made = [run for run in map(RunFolder, (self._folder / RUNS_FOLDER).glob("*/")) if run.has_summary()]
+        made = [
+            run
+            for run in map(RunFolder, (self._folder / RUNS_FOLDER).glob("*/"))
+            if run.has_summary()
+        ]
         if not self._operator and any(withheld(run.summary()) for run in made):
             raise InputError(
                 f"{self._folder}: holds private runs; its page is the operator's: add --operator"
@@ -99,7 +107,9 @@ class LivePage:
         return live_page(run, version)
 
     def _unfinished(self, folder: RunFolder) -> ReportedRun:
-        """Return a run that has no summary yet: it is made of the rows so far, and of the planned ε."""
+        """Return a run that has no summary yet: it is made of the rows so far, and of the planned
+        ε.
+        """
         prepared, rows = self._prepared, folder.rows(self._parts)
         updates = metrics.updates(rows["service"])
         served = array(rows["service"].column("served"))
@@ -108,11 +118,16 @@ class LivePage:
         summary = summarise(str(folder.environment().get("scenario", "")), prepared, rows, ending)
         if withheld(summary) and not self._operator:
             raise InputError(
-                f"{self._folder}: a private run that is still running; its page is the operator's: add --operator"
+                f"{self._folder}: a private run that is still running; its page is the operator's: "
+                "add --operator"
             )
         planned = prepared.spec.budget.updates
         of = f" of {planned:,}" if planned else ""
-        summary |= {"status": RUNNING, "stopped_by": f"{updates:,}{of} updates so far", "failure": None}
+        summary |= {
+            "status": RUNNING,
+            "stopped_by": f"{updates:,}{of} updates so far",
+            "failure": None,
+        }
         return unfinished(folder, summary, rows)
 
     @cached_property
@@ -151,7 +166,9 @@ class _Handler(BaseHTTPRequestHandler):
                 self._answer(200, "text/html", self.server.live.page())
             except RaydpzvError as error:
                 self._answer(
-                    500, "text/html", f"<!DOCTYPE html><title>raydpzv</title><p>{html.escape(str(error))}"
+                    500,
+                    "text/html",
+                    f"<!DOCTYPE html><title>raydpzv</title><p>{html.escape(str(error))}",
                 )
         else:
             self._answer(404, "text/plain", "not found")
@@ -173,14 +190,18 @@ class _Handler(BaseHTTPRequestHandler):
         """Print nothing."""
 
 
-def serve(live: LivePage, port: int, started: Callable[[str, int], None], stop: threading.Event) -> None:
+def serve(
+    live: LivePage, port: int, started: Callable[[str, int], None], stop: threading.Event
+) -> None:
     """Serve a page on 127.0.0.1 until `stop` is set.
 
-    port: the first one that is tried, the next free one is taken; started: called with the URL and the port.
-    Raises InputError if none of a hundred is free.
+    port: the first one that is tried, the next free one is taken; started: called with the URL and
+    the port. Raises InputError if none of a hundred is free.
     """
     server = _bound(port, live)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True)
+    thread = threading.Thread(
+        target=server.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True
+    )
     thread.start()
     try:
         started(server.url, server.server_port)

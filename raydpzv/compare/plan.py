@@ -1,7 +1,8 @@
-"""A comparison, resolved: which scenarios run, each with which seeds, on the same data and the same budget.
+"""A comparison, resolved: which scenarios run, each with which seeds, on the same data and the same
+budget.
 
-It is written into the comparison's folder before the first run. So a resumed comparison is the one that was started,
-even if the files it came from have changed.
+It is written into the comparison's folder before the first run. So a resumed comparison is the one
+that was started, even if the files it came from have changed.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ OWN = frozenset({"name", "title", "seed", "method", "privacy", "resources"})
 
 @dataclass(frozen=True)
 class PlannedLine:
-    """One line of the table: a method with its settings, and the ε its noise is calibrated to (None: no noise)."""
+    """One line of the table: a method with its settings, and the ε its noise is calibrated to
+    (None: no noise).
+    """
 
     label: str
     epsilon: float | None
@@ -106,16 +109,20 @@ class Comparison:
                 raise SpecError(f"methods: {line} is there twice; give each a label of its own")
             seen.add((line.label, line.epsilon))
             if not line.label.isprintable():
-                raise SpecError(f"methods: a label is a line of text; {line.label!r} has other characters")
+                raise SpecError(
+                    f"methods: a label is a line of text; {line.label!r} has other characters"
+                )
             if line.spec.clock.kind == "wall":
                 raise SpecError(
-                    "clock.kind: a comparison runs under the virtual clock (runs side by side would share real time, "
+                    "clock.kind: a comparison runs under the virtual clock (runs side by side "
+                    "would share real time, "
                     'and measure the machine); set clock.kind = "virtual"'
                 )
             if different := _different(line.spec, first):
                 raise SpecError(
-                    f"methods: {line} has another [{different}] than {self.lines[0]}; methods differ in [method] "
-                    "and [privacy] alone, so that they can be compared: set it for all of them"
+                    f"methods: {line} has another [{different}] than {self.lines[0]}; methods "
+                    "differ in [method] and [privacy] alone, so that they can be compared: set it "
+                    "for all of them"
                 )
 
     def _check_numbers(self) -> None:
@@ -124,7 +131,9 @@ class Comparison:
         if wrong_seeds := [s for s in self.seeds if not 0 <= s < 2**63]:
             raise SpecError(f"seeds: wanted numbers from 0 to 2^63 - 1, got {wrong_seeds[0]}")
         if wrong := [t for t in self.targets if not 0 < t < 1]:
-            raise SpecError(f"targets: wanted test accuracies between 0 and 1, such as 0.9, got {wrong[0]:g}")
+            raise SpecError(
+                f"targets: wanted test accuracies between 0 and 1, such as 0.9, got {wrong[0]:g}"
+            )
         if len({target_name(t) for t in self.targets}) < len(self.targets):
             raise SpecError(f"targets: wanted different ones, got {list(self.targets)}")
 
@@ -161,7 +170,9 @@ def read_comparison(path: Path, moved: Sequence[str] = ()) -> Comparison:
         )
     except (SpecError, ValidationError) as error:
         fault = str(error) if isinstance(error, SpecError) else _fault(error)
-        raise DataError(f"{path}: no readable plan of a comparison ({fault}); start a new one") from None
+        raise DataError(
+            f"{path}: no readable plan of a comparison ({fault}); start a new one"
+        ) from None
 
 
 def _planned(line: _PlanLine, moved: Sequence[str]) -> PlannedLine:
@@ -180,12 +191,14 @@ def _different(spec: AnyScenario, first: Mapping[str, Any]) -> str:
 
 
 def check_alike(specs: Sequence[AnyScenario]) -> None:
-    """Raise SpecError for scenarios that differ in more than method and privacy; the rest is the first one's."""
+    """Raise SpecError for scenarios that differ in more than method and privacy; the rest is the
+    first one's.
+    """
     for spec in specs[1:]:
         if different := _different(spec, as_tree(specs[0])):
             raise SpecError(
-                f"{label_of(spec)}: has another [{different}] than {label_of(specs[0])}; scenarios that are "
-                "compared differ in method and privacy alone: make the rest the same"
+                f"{label_of(spec)}: has another [{different}] than {label_of(specs[0])}; scenarios "
+                "that are compared differ in method and privacy alone: make the rest the same"
             )
 
 
@@ -195,9 +208,13 @@ def _slug(line: PlannedLine) -> str:
 
 
 def by_seed(seeds: int | Sequence[int]) -> tuple[int, ...]:
-    """Return the seeds: the first so many from 0, or those given. Raises SpecError for more than any table has."""
+    """Return the seeds: the first so many from 0, or those given. Raises SpecError for more than
+    any table has.
+    """
     if not isinstance(seeds, int):
         return tuple(seeds)
     if not 0 < seeds <= MOST_SEEDS:
-        raise SpecError(f"seeds: wanted 1 to {MOST_SEEDS:,}, got {seeds}; or name them, as [0, 7, 9]")
+        raise SpecError(
+            f"seeds: wanted 1 to {MOST_SEEDS:,}, got {seeds}; or name them, as [0, 7, 9]"
+        )
     return tuple(range(seeds))

@@ -1,4 +1,6 @@
-"""The runs of a comparison as tables, each run checked against the plan, the others' data and its own rows."""
+"""The runs of a comparison as tables, each run checked against the plan, the others' data and its
+own rows.
+"""
 
 from __future__ import annotations
 
@@ -46,8 +48,8 @@ def collect(
 ) -> Compared:
     """Read every run's folder below `root`; reasons: by run, why one has no result to show.
 
-    A run that is not the planned one, whose data are not those of the others with its seed, or whose rows are not those
-    of its summary has failed, whatever its accuracy.
+    A run that is not the planned one, whose data are not those of the others with its seed, or
+    whose rows are not those of its summary has failed, whatever its accuracy.
     """
     runs, curves, claims = [], [], []
     data: dict[int, str] = {}  # digests by seed
@@ -55,7 +57,9 @@ def collect(
         seed = planned.spec.seed
         found = _read(planned, root / RUNS_FOLDER / planned.folder)
         if found.data and found.data != data.setdefault(seed, found.data):
-            found = dataclasses.replace(found, fault="its data are not those of the first run with this seed")
+            found = dataclasses.replace(
+                found, fault="its data are not those of the first run with this seed"
+            )
         who = {"label": planned.line.label, "epsilon": planned.line.epsilon, "seed": seed}
         row = who | _run_row(planned, root, found, reasons.get(planned.folder, ""))
         runs.append(row)
@@ -66,7 +70,11 @@ def collect(
     measures = list(dict.fromkeys(name for row in runs for name in row if name not in RUNS.names))
     runs = [{**dict.fromkeys(measures, math.nan), **row} for row in runs]
     more = [(name, pa.float64()) for name in measures]
-    tables = ((runs, pa.schema([*RUNS, *more])), (curves, pa.schema([*CURVES, *more])), (claims, CLAIMS))
+    tables = (
+        (runs, pa.schema([*RUNS, *more])),
+        (curves, pa.schema([*CURVES, *more])),
+        (claims, CLAIMS),
+    )
     return Compared(*(pa.Table.from_pylist(rows, schema=schema) for rows, schema in tables))
 
 
@@ -86,7 +94,10 @@ def _read(planned: Planned, path: Path) -> _Read:
 def _agree(summary: Mapping[str, Any], curve: list[Row], rows: Rows) -> bool:
     """Return whether a run's rows give the accuracy and the bytes that its summary states."""
     sent = (metrics.bytes_up(rows["message"]), metrics.bytes_down(rows["message"]))
-    stated, computed = json_number(summary.get("accuracy")), curve[-1]["accuracy"] if curve else math.nan
+    stated, computed = (
+        json_number(summary.get("accuracy")),
+        curve[-1]["accuracy"] if curve else math.nan,
+    )
     same = stated == computed or (math.isnan(stated) and math.isnan(computed))
     return same and sent == (summary.get("bytes_up"), summary.get("bytes_down"))
 
@@ -95,7 +106,8 @@ def _run_row(planned: Planned, root: Path, found: _Read, reason: str) -> Row:
     summary = found.summary
     outcome, why = (FAILED, found.fault) if found.fault else _outcome(summary, reason)
     if as_meant({"method": planned.spec.method.name}, outcome) and _blown_up(found.curve):
-        outcome = DIVERGED  # a control may learn nothing, but this one's head has left what it could learn
+        # a control may learn nothing, but this one's head has left what it could learn
+        outcome = DIVERGED
     again = set_aside(root / RUNS_FOLDER / planned.folder)[1]
     if again:
         said = f"restarted {again} time{'' if again == 1 else 's'}; what it drew before, set aside, is not in its ε"
@@ -123,15 +135,27 @@ def _blown_up(curve: Sequence[Row]) -> bool:
 
 
 _NUMBERS = (
-    *("accuracy", "best_accuracy", "validation_accuracy", "peak_accuracy", "roc_auc", "pr_auc"),
-    *("balanced_accuracy", "concordance", "loss"),
-    *("top_share", "largest_class_share", "vector_length", "simulated_seconds", "seconds"),
+    "accuracy",
+    "best_accuracy",
+    "validation_accuracy",
+    "peak_accuracy",
+    "roc_auc",
+    "pr_auc",
+    "balanced_accuracy",
+    "concordance",
+    "loss",
+    "top_share",
+    "largest_class_share",
+    "vector_length",
+    "simulated_seconds",
+    "seconds",
 )
 _COUNTS = ("updates", "bytes_up", "bytes_down")
 
 
 def _set_controls(runs: Sequence[Row]) -> None:
-    """Put beside each run that is no control the accuracy that frozen clients reach with its seed; NaN without one.
+    """Put beside each run that is no control the accuracy that frozen clients reach with its seed;
+    NaN without one.
 
     A control that predicts one class still counts; one that did not finish does not.
     """
@@ -195,4 +219,6 @@ def _claims(summary: Mapping[str, Any]) -> Iterator[Row]:
         yield row | {"claimed": json_number(claim["epsilon"])}
 
 
-_CLAIM = tuple(set(CLAIMS.names) & {field.name for field in dataclasses.fields(Claim)} - {"epsilon"})
+_CLAIM = tuple(
+    set(CLAIMS.names) & {field.name for field in dataclasses.fields(Claim)} - {"epsilon"}
+)

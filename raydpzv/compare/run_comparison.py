@@ -1,4 +1,6 @@
-"""A comparison's folder: its plan, one writer at a time, and its runs, each made, resumed, or started again."""
+"""A comparison's folder: its plan, one writer at a time, and its runs, each made, resumed, or
+started again.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,14 @@ from raydpzv.compare.plan import Comparison, Planned, read_comparison
 from raydpzv.config.paths import locations, unlocated
 from raydpzv.config.scenario import AnyScenario
 from raydpzv.config.toml import as_tree
-from raydpzv.errors import DataError, InputError, NotRecomputable, RaydpzvError, StoppedEarly, check_count
+from raydpzv.errors import (
+    DataError,
+    InputError,
+    NotRecomputable,
+    RaydpzvError,
+    StoppedEarly,
+    check_count,
+)
 from raydpzv.experiment.diagnostics import DIVERGED
 from raydpzv.experiment.finalize import Run, RunOptions
 from raydpzv.experiment.prepare import Prepared, prepare
@@ -46,10 +55,11 @@ _LOOK, _LEAVE = 0.1, 5.0
 
 
 def opened(folder: Path, comparison: Comparison) -> AbstractContextManager[None]:
-    """Lock a comparison's folder while the block runs; make it, or resume the same comparison in it.
+    """Lock a comparison's folder while the block runs; make it, or resume the same comparison in
+    it.
 
-    The same comparison has the same lines, wherever their data are, and at least the seeds that it had; its targets may
-    differ. Raises as `plan_written` does.
+    The same comparison has the same lines, wherever their data are, and at least the seeds that it
+    had; its targets may differ. Raises as `plan_written` does.
     """
     return plan_written(
         folder, "comparison", PLAN, comparison.as_toml(), lambda: _check_same(folder, comparison)
@@ -57,16 +67,21 @@ def opened(folder: Path, comparison: Comparison) -> AbstractContextManager[None]
 
 
 @contextmanager
-def plan_written(folder: Path, kind: str, name: str, plan: str, check: Callable[[], None]) -> Iterator[None]:
-    """Lock the folder of a comparison or search (`kind`) while the block runs; make it, or resume in it.
+def plan_written(
+    folder: Path, kind: str, name: str, plan: str, check: Callable[[], None]
+) -> Iterator[None]:
+    """Lock the folder of a comparison or search (`kind`) while the block runs; make it, or resume
+    in it.
 
-    name, plan: of the plan's file and its text; check: raises InputError if the file has another plan. It is also
-    raised for a folder with other contents, or one that another process writes.
+    name, plan: of the plan's file and its text; check: raises InputError if the file has another
+    plan. It is also raised for a folder with other contents, or one that another process writes.
     """
     try:
         taken = folder.is_dir() and not (folder / name).is_file()
         if taken and any(path.name != LOCK for path in folder.iterdir()):
-            raise InputError(f"{folder}: holds something else already; choose another --out, or delete it")
+            raise InputError(
+                f"{folder}: holds something else already; choose another --out, or delete it"
+            )
         folder.mkdir(parents=True, exist_ok=True)
         if not os.access(folder, os.W_OK | os.X_OK):
             raise PermissionError(13, "Permission denied")
@@ -97,7 +112,8 @@ def unfinished(folder: Path, comparison: Comparison) -> list[Planned]:
 
 
 def _keep_key(folder: Path) -> None:
-    """Write the operator's file of a comparison or search; its key shows whether the runs are on the same data.
+    """Write the operator's file of a comparison or search; its key shows whether the runs are on
+    the same data.
 
     A lost key is copied from a run. Raises DataError if the runs lost it too.
     """
@@ -109,21 +125,25 @@ def _keep_key(folder: Path) -> None:
 
 def _check_same(folder: Path, comparison: Comparison) -> None:
     former = read_comparison(folder / PLAN)
-    if [line.unlocated() for line in former.lines] != [line.unlocated() for line in comparison.lines]:
+    if [line.unlocated() for line in former.lines] != [
+        line.unlocated() for line in comparison.lines
+    ]:
         raise InputError(
-            f"{folder}: holds another comparison ({former.name}: other methods or settings); choose another --out, or "
-            f"continue that one: raydpzv resume {folder}"
+            f"{folder}: holds another comparison ({former.name}: other methods or settings); "
+            f"choose another --out, or continue that one: raydpzv resume {folder}"
         )
     if missing := sorted(set(former.seeds) - set(comparison.seeds)):
         raise InputError(
-            f"{folder}: was started with seed {missing[0]} too; name all its seeds, or continue with: "
-            f"raydpzv resume {folder}"
+            f"{folder}: was started with seed {missing[0]} too; name all its seeds, or continue "
+            f"with: raydpzv resume {folder}"
         )
 
 
 @dataclass(frozen=True)
 class PoolOptions:
-    """Where many runs are made: most at a time, and for Ray which cluster to join and whether to show its output."""
+    """Where many runs are made: most at a time, and for Ray which cluster to join and whether to
+    show its output.
+    """
 
     runner: str = "local"
     jobs: int | None = None
@@ -135,7 +155,8 @@ class PoolOptions:
 
 
 def check_ready(comparison: Comparison) -> None:
-    """Load every line's data and models once, so that what is wrong with the input shows before the first run.
+    """Load every line's data and models once, so that what is wrong with the input shows before the
+    first run.
 
     Raises SpecError and DataError, which name the line.
     """
@@ -147,7 +168,9 @@ def check_ready(comparison: Comparison) -> None:
 
 
 def finished(planned: Planned, folder: Path) -> bool:
-    """Return whether a run is over for good: its budget is spent, or it diverged, which it would do again."""
+    """Return whether a run is over for good: its budget is spent, or it diverged, which it would do
+    again.
+    """
     try:
         summary = RunFolder.open(folder).summary()
         check_own(planned, folder)
@@ -161,21 +184,26 @@ def finished(planned: Planned, folder: Path) -> bool:
 def check_own(planned: Planned, folder: Path) -> None:
     """Raise InputError if the folder holds a run of another scenario than the one planned.
 
-    Wherever its data lie, and whichever engine ran it and however many its rows are where the plan leaves that open.
+    Wherever its data lie, and whichever engine ran it and however many its rows are where the plan
+    leaves that open.
     """
-    made, asked = (unlocated(as_tree(spec)) for spec in (RunFolder.open(folder).spec(), planned.spec))
+    made, asked = (
+        unlocated(as_tree(spec)) for spec in (RunFolder.open(folder).spec(), planned.spec)
+    )
     for section, name, left_open in (("model", "engine", "auto"), ("method", "batch", "all")):
         if asked[section].get(name) == left_open:
             asked[section][name] = made[section].get(name)
     if made != asked:
         raise InputError(
-            f"{folder}: its scenario.toml is not what the comparison plans there, or the search; delete the folder to "
-            "make the run"
+            f"{folder}: its scenario.toml is not what the comparison plans there, or the search; "
+            "delete the folder to make the run"
         )
 
 
 def read_made(planned: Planned, folder: Path) -> tuple[Mapping[str, Any], Rows | None, str]:
-    """Return a run's summary and rows, {} and None before its end; and why they are not to be believed, if so."""
+    """Return a run's summary and rows, {} and None before its end; and why they are not to be
+    believed, if so.
+    """
     try:
         if not RunFolder(folder).has_summary():
             return {}, None, ""
@@ -194,9 +222,10 @@ def run_planned(
 ) -> str:
     """Make one run, or resume it; return why there is no result, "" if there is one.
 
-    options: but for the folder and the name, which are the plan's; run: makes it, in this process if none is given.
-    A run that was started is resumed. If it cannot be, since its noise was not kept, it starts again, and its folder is
-    set aside. A failure is left in the folder, as of any run; without a folder the returned sentence alone says it.
+    options: but for the folder and the name, which are the plan's; run: makes it, in this process
+    if none is given. A run that was started is resumed. If it cannot be, since its noise was not
+    kept, it starts again, and its folder is set aside. A failure is left in the folder, as of any
+    run; without a folder the returned sentence alone says it.
     """
     given = options or RunOptions()
     try:
@@ -225,7 +254,9 @@ def _started(planned: Planned, folder: Path) -> tuple[Prepared, Path | RunWriter
 
 
 def set_aside(folder: Path) -> tuple[Path, int]:
-    """Return where a run that starts again leaves its folder, and how many times it did so before."""
+    """Return where a run that starts again leaves its folder, and how many times it did so
+    before.
+    """
     count = 0
     while (path := folder.with_name(f"{folder.name}.set-aside-{count + 1}")).exists():
         count += 1
@@ -243,8 +274,8 @@ def one_by_one(
 ) -> None:
     """Make runs in this process, until all are over or `stop` is set.
 
-    progress: called ten times a second with the status of the run in progress, by its folder's name; ended: with each
-    run and why it has no result ("": it has one). until: see `RunOptions`.
+    progress: called ten times a second with the status of the run in progress, by its folder's
+    name; ended: with each run and why it has no result ("": it has one). until: see `RunOptions`.
     """
     key = read_key(root)
     for planned in todo:
@@ -255,15 +286,23 @@ def one_by_one(
             progress({name: status})
 
         folder = root / RUNS_FOLDER / planned.folder
-        options = RunOptions(stop=stop, data_key=key, callbacks=[StatusCallback(report)], until=until)
+        options = RunOptions(
+            stop=stop, data_key=key, callbacks=[StatusCallback(report)], until=until
+        )
         ended(planned, run_planned(planned, folder, options))
 
 
 def on_this_machine(options: PoolOptions, specs: Sequence[AnyScenario]) -> Callable[..., None]:
-    """Return the function that makes runs: in processes, or one by one where there is one job or a GPU to share."""
+    """Return the function that makes runs: in processes, or one by one where there is one job or a
+    GPU to share.
+    """
     jobs = options.jobs or cores()
     asks = (share for spec in specs for name, share in spec.resources if name.endswith("_gpus"))
-    return one_by_one if jobs == 1 or any(share != 0 for share in asks) else partial(in_processes, jobs=jobs)
+    return (
+        one_by_one
+        if jobs == 1 or any(share != 0 for share in asks)
+        else partial(in_processes, jobs=jobs)
+    )
 
 
 def in_processes(
@@ -275,7 +314,8 @@ def in_processes(
     stop: threading.Event,
     jobs: int,
 ) -> None:
-    """Make runs as `one_by_one` does, each in one of `jobs` processes, with the bits that it has in this one.
+    """Make runs as `one_by_one` does, each in one of `jobs` processes, with the bits that it has in
+    this one.
 
     A run whose process dies has no result; the others continue. If this process dies, they stop.
     """
@@ -335,7 +375,9 @@ class _Worker:
             self.pipe.send(None)
 
     def end(self) -> None:
-        """End the process; what is still at work after some seconds is lost but for its last checkpoint."""
+        """End the process; what is still at work after some seconds is lost but for its last
+        checkpoint.
+        """
         self.pipe.close()
         self.process.join(_LEAVE)
         self.process.kill()
@@ -343,7 +385,9 @@ class _Worker:
 
 
 def _work(pipe: Any, root: Path) -> None:
-    """Make the runs that come through a pipe, until None comes or it closes; then stop the one in progress."""
+    """Make the runs that come through a pipe, until None comes or it closes; then stop the one in
+    progress.
+    """
     os.environ["OMP_NUM_THREADS"] = "1"  # other processes work on the other cores
     stop, todo = threading.Event(), SimpleQueue[Planned | None]()
 

@@ -1,4 +1,6 @@
-"""Scenarios by name: the TOML files that come with the program, or a path. Light until one is loaded."""
+"""Scenarios by name: the TOML files that come with the program, or a path. Light until one is
+loaded.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +24,17 @@ GRIDS = FOLDER / "grids"
 
 
 def names(folder: Path = FOLDER) -> list[str]:
-    """Return the names of what comes with the program in one of its folders: scenarios, comparisons or grids."""
+    """Return the names of what comes with the program in one of its folders: scenarios, comparisons
+    or grids.
+    """
     return sorted(path.stem for path in folder.glob("*.toml"))
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A scenario, or a comparison or grid by the scenario it is run on, as a list shows it; `source`: its data set."""
+    """A scenario, or a comparison or grid by the scenario it is run on, as a list shows it;
+    `source`: its data set.
+    """
 
     name: str
     title: str
@@ -55,11 +61,15 @@ def written_keys(name: str) -> set[str]:
     """Return the dotted keys that the file of a scenario sets."""
     tree = _tree(name)
     tables = {key: value for key, value in tree.items() if isinstance(value, dict)}
-    return {*tree} - {*tables} | {f"{table}.{key}" for table, value in tables.items() for key in value}
+    return {*tree} - {*tables} | {
+        f"{table}.{key}" for table, value in tables.items() for key in value
+    }
 
 
 def is_horizontal(method: str) -> bool:
-    """Return a method's kind: by its room, which imports nothing, or by its descriptor if it lives elsewhere."""
+    """Return a method's kind: by its room, which imports nothing, or by its descriptor if it lives
+    elsewhere.
+    """
     for kind in ("vertical", "horizontal"):
         if METHODS.module_of(method).startswith(f"raydpzv.methods.{kind}."):
             return kind == "horizontal"
@@ -69,9 +79,9 @@ def is_horizontal(method: str) -> bool:
 def load(scenario: str, overrides: Sequence[str] = ()) -> AnyScenario:
     """Load a scenario by name or path, with `key=value` overrides. Raises SpecError.
 
-    Paths of data in a file count from the file's folder; a scenario that comes with the program has no data beside it,
-    so that its paths count from the working folder. A word with a colon names a scenario of a module or of this
-    process.
+    Paths of data in a file count from the file's folder; a scenario that comes with the program has
+    no data beside it, so that its paths count from the working folder. A word with a colon names a
+    scenario of a module or of this process.
     """
     from raydpzv.config import toml  # and with it pydantic and the methods: not for a list of names
 
@@ -86,7 +96,8 @@ def load(scenario: str, overrides: Sequence[str] = ()) -> AnyScenario:
             raise SpecError(f"{scenario}: is a comparison of many runs: raydpzv compare {scenario}")
         if scenario not in names():
             raise SpecError(
-                f'scenario "{scenario}" is unknown. {suggest(scenario, names())}Give a path to a TOML file or a name '
+                f'scenario "{scenario}" is unknown. {suggest(scenario, names())}Give a path to a '
+                "TOML file or a name "
                 "that raydpzv list prints"
             )
     return toml.load(path, overrides, base)
@@ -107,7 +118,9 @@ def is_object(scenario: str) -> bool:
 
 
 def name_of(scenario: AnyScenario | str) -> str:
-    """Return the name by which `load` finds a scenario in this process. Raises SpecError for any other object."""
+    """Return the name by which `load` finds a scenario in this process. Raises SpecError for any
+    other object.
+    """
     if isinstance(scenario, str):
         return scenario
     from raydpzv.config.toml import scenario_sha256
@@ -117,7 +130,9 @@ def name_of(scenario: AnyScenario | str) -> str:
 
 
 def label_of(scenario: AnyScenario | str) -> str:
-    """Return what a scenario is called in tables: its own name or title, else its file's or its method's."""
+    """Return what a scenario is called in tables: its own name or title, else its file's or its
+    method's.
+    """
     found = load(scenario) if isinstance(scenario, str) and is_object(scenario) else scenario
     if isinstance(found, str):
         return Path(found).stem
@@ -127,7 +142,9 @@ def label_of(scenario: AnyScenario | str) -> str:
 
 
 def scenario_of(scenario: AnyScenario | str) -> AnyScenario:
-    """Return a scenario that is given by its name or path, or as what it is. Raises SpecError for anything else."""
+    """Return a scenario that is given by its name or path, or as what it is. Raises SpecError for
+    anything else.
+    """
     return load(scenario) if isinstance(scenario, str) else _checked(scenario, "scenario")
 
 
@@ -137,13 +154,15 @@ def _checked(found: Any, name: str) -> AnyScenario:
     if isinstance(found, AnyScenario):
         return found
     raise SpecError(
-        f"{name}: wanted a scenario's name, its TOML file, or what raydpzv.horizontal, vertical or load returns, got "
-        f"{type(found).__name__}"
+        f"{name}: wanted a scenario's name, its TOML file, or what raydpzv.horizontal, vertical or "
+        f"load returns, got {type(found).__name__}"
     )
 
 
 def comparison(name: str) -> Path | None:
-    """Return the file of a comparison by name or path; None if it is no comparison but, maybe, a scenario."""
+    """Return the file of a comparison by name or path; None if it is no comparison but, maybe, a
+    scenario.
+    """
     path = Path(name)
     if path.suffix != ".toml" and not path.exists():
         found = COMPARISONS / f"{name}.toml"
@@ -163,6 +182,7 @@ def grid(name: str) -> Path:
     known = names(GRIDS)
     if name not in known:
         raise SpecError(
-            f'grid "{name}" is unknown. {suggest(name, known)}Give a path to a TOML file or one of: {", ".join(known)}'
+            f'grid "{name}" is unknown. {suggest(name, known)}Give a path to a TOML file or one '
+            f"of: {', '.join(known)}"
         )
     return GRIDS / f"{name}.toml"

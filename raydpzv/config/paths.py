@@ -1,4 +1,6 @@
-"""Where a scenario's data files are: paths counted from where they were written, and given anew where data moved."""
+"""Where a scenario's data files are: paths counted from where they were written, and given anew
+where data moved.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ PATHS = (
     ("model", "weights"),
     ("model", "folder"),
 )
-"""The settings that say where data are, as (table, key). The data themselves are known by their digest."""
+"""The settings that say where data are, as (table, key). The data themselves are known by their
+digest.
+"""
 
 
 def each_path(value: Any, change: Callable[[str], str]) -> Any:
@@ -32,7 +36,8 @@ def each_path(value: Any, change: Callable[[str], str]) -> Any:
 def located(tree: Mapping[str, Any], base: Path | None = None) -> dict[str, Any]:
     """Return a scenario's tree with the paths of its data absolute.
 
-    base: the folder that relative paths count from; None: the working folder. What is no path is left for validation.
+    base: the folder that relative paths count from; None: the working folder. What is no path is
+    left for validation.
     """
     # joined to an absolute path it leaves that as it is
     found, root = dict(tree), (base or Path()).absolute()
@@ -45,7 +50,9 @@ def located(tree: Mapping[str, Any], base: Path | None = None) -> dict[str, Any]
 
 
 def unlocated(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a scenario's tree without the paths of its data: what a run is, wherever its data lie."""
+    """Return a scenario's tree without the paths of its data: what a run is, wherever its data
+    lie.
+    """
     return {
         name: {k: v for k, v in table.items() if (name, k) not in PATHS}
         if isinstance(table, Mapping)
@@ -62,17 +69,24 @@ def locations(tree: Mapping[str, Any]) -> list[str]:
 
 def _as_toml(value: Any) -> str:
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{_as_toml(name)} = {_as_toml(path)}" for name, path in value.items()) + "}"
+        return (
+            "{"
+            + ", ".join(f"{_as_toml(name)} = {_as_toml(path)}" for name, path in value.items())
+            + "}"
+        )
     return json.dumps(value, ensure_ascii=False)
 
 
 def check_moved(overrides: Sequence[str]) -> tuple[str, ...]:
-    """Return overrides that say where a recorded run's data are now. Raises SpecError for any other setting."""
+    """Return overrides that say where a recorded run's data are now. Raises SpecError for any other
+    setting.
+    """
     known = [".".join(names) for names in PATHS]
     for item in overrides:
         if item.partition("=")[0].strip() not in known:
             raise SpecError(
-                f"--set {item}: a run on record keeps its settings; only {', '.join(known[:-1])} and {known[-1]} can "
-                "be given anew, where its data have moved; for other settings start a new run"
+                f"--set {item}: a run on record keeps its settings; only {', '.join(known[:-1])} "
+                f"and {known[-1]} can be given anew, where its data have moved; for other settings "
+                "start a new run"
             )
     return tuple(overrides)

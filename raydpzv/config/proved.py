@@ -1,7 +1,9 @@
-"""What privacy.mode = "proved" wants of a scenario: the premises of its proof, each looked at before anything runs.
+"""What privacy.mode = "proved" wants of a scenario: the premises of its proof, each looked at
+before anything runs.
 
-The proof speaks of the table as loaded. So nothing that is no release may depend on another record's values: not the
-scaling, not the split, not the head, not which rows are drawn or when the run ends.
+The proof speaks of the table as loaded. So nothing that is no release may depend on another
+record's values: not the scaling, not the split, not the head, not which rows are drawn or when the
+run ends.
 """
 
 from __future__ import annotations
@@ -13,7 +15,14 @@ from raydpzv.config.scenario import VerticalScenario
 from raydpzv.config.timing import sizes_in_order
 from raydpzv.methods.descriptor import NoisePlan
 
-ALONE = ("noise_multiplier", "relation", "adversary", "head_clip", "head_share", "permit_large_delta")
+ALONE = (
+    "noise_multiplier",
+    "relation",
+    "adversary",
+    "head_clip",
+    "head_share",
+    "permit_large_delta",
+)
 """Settings of [privacy] that have a meaning in this mode alone."""
 
 
@@ -24,15 +33,16 @@ def proof_contradictions(spec: VerticalScenario, noise: NoisePlan | None) -> Ite
         return
     if spec.privacy.adversary == "server":
         yield (
-            'privacy.adversary: "server" wants frozen clients, whose rows are noised once (method.name = "frozen", '
-            f'method.server = "discriminant"); got clients that learn, "{spec.method.name}", or no noise on their rows'
+            'privacy.adversary: "server" wants frozen clients, whose rows are noised once '
+            '(method.name = "frozen", method.server = "discriminant"); got clients that learn, '
+            f'"{spec.method.name}", or no noise on their rows'
         )
         return
     if noise is None or not noise.proved_heads:
         yield (
-            'privacy.mode: "proved" is for method.name = "dpzv", or "frozen" with method.server = "dp_sgd" or '
-            '"discriminant", got '
-            f'"{spec.method.name}"; use mode = "{"none" if noise is None else "paper"}"'
+            'privacy.mode: "proved" is for method.name = "dpzv", or "frozen" with method.server = '
+            f'"dp_sgd" or "discriminant", got "{spec.method.name}"; use mode = '
+            f'"{"none" if noise is None else "paper"}"'
         )
         return
     yield from _head(spec, noise)
@@ -41,7 +51,8 @@ def proof_contradictions(spec: VerticalScenario, noise: NoisePlan | None) -> Ite
     yield from _table(spec)
     if spec.budget.adversary != "client":
         yield (
-            f'budget.adversary: wanted "client" with privacy.mode = "proved", got "{spec.budget.adversary}"; whom the '
+            'budget.adversary: wanted "client" with privacy.mode = "proved", got '
+            f'"{spec.budget.adversary}"; whom the '
             "noise is for is privacy.adversary"
         )
     if spec.privacy.adversary == "external":
@@ -53,18 +64,20 @@ def _memoized(spec: VerticalScenario) -> Iterator[str]:
     privacy = spec.privacy
     if privacy.adversary != "server":
         yield (
-            f'privacy.adversary: wanted "server" with method.name = "{spec.method.name}", whose clients add noise and '
-            f'get nothing back, got "{privacy.adversary or "client"}"'
+            f'privacy.adversary: wanted "server" with method.name = "{spec.method.name}", whose '
+            f'clients add noise and get nothing back, got "{privacy.adversary or "client"}"'
         )
     if privacy.relation not in (None, "replace"):
         yield (
-            f'privacy.relation: wanted "replace" with privacy.adversary = "server", got "{privacy.relation}": one '
+            'privacy.relation: wanted "replace" with privacy.adversary = "server", got '
+            f'"{privacy.relation}": one '
             "record's features at one client are protected, labels are the server's"
         )
     yield from _noise(spec)
     if (privacy.epsilon is None) == (privacy.noise_multiplier is None):
         yield (
-            'privacy: wanted either epsilon or noise_multiplier with adversary = "server" (rows are noised once, '
+            'privacy: wanted either epsilon or noise_multiplier with adversary = "server" (rows '
+            "are noised once, "
             "however many the updates); give exactly one"
         )
     for name in ("head_clip", "head_share"):
@@ -80,13 +93,13 @@ def _head(spec: VerticalScenario, noise: NoisePlan) -> Iterator[str]:
     if head not in noise.proved_heads:
         known = ", ".join(f'"{name}"' for name in noise.proved_heads)
         yield (
-            f'method.server: "{head}" trains the head on labels without noise, so that nothing is proved; with '
-            f'privacy.mode = "proved" use one of {known}'
+            f'method.server: "{head}" trains the head on labels without noise, so that nothing is '
+            f'proved; with privacy.mode = "proved" use one of {known}'
         )
     if head == "frozen" and spec.model.head != "sum":
         yield (
-            f'model.head: wanted "sum" with method.server = "frozen", got "{spec.model.head}", random weights that '
-            'nobody trains; use model.head = "sum", or method.server = "joint"'
+            f'model.head: wanted "sum" with method.server = "frozen", got "{spec.model.head}", '
+            'random weights that nobody trains; use model.head = "sum", or method.server = "joint"'
         )
     given = {"privacy.head_clip": privacy.head_clip, "privacy.head_share": privacy.head_share}
     if noise.head_alone:
@@ -129,13 +142,17 @@ def _table(spec: VerticalScenario) -> Iterator[str]:
     missing = [*listed, *(["data.centre"] if public and data.centre is None else [])]
     missing += ["data.spread"] if public and data.spread is None else []
     for found in fitted(data, spec.goal):
-        others = [name for name in missing if name != found.setting] if found.setting in listed else []
+        others = (
+            [name for name in missing if name != found.setting] if found.setting in listed else []
+        )
         also = f"; missing as well: {', '.join(others)}" if others else ""
         yield f"{found.setting}: {found.how}, so that one record moves others; {found.cure}{also}"
 
 
 def outsider_contradictions(spec: VerticalScenario, setting: str) -> Iterator[str]:
-    """Yield the premises that fail of amplification against anyone who sees no row numbers; setting: which names it."""
+    """Yield the premises that fail of amplification against anyone who sees no row numbers;
+    setting: which names it.
+    """
     method, who = spec.method, f'{setting}: "external" needs'
     if getattr(method, "batches", "") != "poisson":
         got = f', got "{method.batches}"' if hasattr(method, "batches") else ""

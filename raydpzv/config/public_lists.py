@@ -1,4 +1,5 @@
-"""What of a table depends on other records before any release: lists that are read off it, scaling, and the split.
+"""What of a table depends on other records before any release: lists that are read off it, scaling,
+and the split.
 
 No ε is proved of a run in which one record moves what the others are.
 """
@@ -23,7 +24,9 @@ class ReadOff:
 
 
 Goal = tuple[str, str | None]
-"""A loss by name, and what a user's own takes: "classes", "numbers", or None, as the labels' type says."""
+"""A loss by name, and what a user's own takes: "classes", "numbers", or None, as the labels' type
+says.
+"""
 _CLASSES = ("cross_entropy", None)
 
 
@@ -36,7 +39,9 @@ def of_numbers(goal: Goal) -> bool:
 
 
 def read_off(data: DataSection, goal: Goal = _CLASSES) -> Iterator[ReadOff]:
-    """Yield each list that a data section leaves to its records, and whether labels are numbers if these decide it."""
+    """Yield each list that a data section leaves to its records, and whether labels are numbers if
+    these decide it.
+    """
     listed = DATA_SOURCES[data.source].listed
     if is_foreign(goal[0]) and goal[1] is None and listed:
         yield ReadOff(
@@ -50,11 +55,14 @@ def read_off(data: DataSection, goal: Goal = _CLASSES) -> Iterator[ReadOff]:
             "classes are numbered by the labels that occur",
             'list the labels that everybody knows, such as ["ill", "well"]',
         )
-    if columns := [column for column in data.category_columns if column not in data.public_categories]:
+    if columns := [
+        column for column in data.category_columns if column not in data.public_categories
+    ]:
         yield ReadOff(
             "data.categories",
             "categories are read off the training rows",
-            f'give a table that lists each column\'s values, such as {{"{columns[0]}" = ["a", "b"]}}',
+            f'give a table that lists each column\'s values, such as {{"{columns[0]}" = ["a", '
+            f'"b"]}}',
         )
 
 
@@ -63,7 +71,8 @@ def fitted(data: DataSection, goal: Goal = _CLASSES) -> Iterator[ReadOff]:
     if data.scale in ("standard", "unit"):
         yield ReadOff(
             "data.scale",
-            f'features are scaled by what is fitted on the training rows (data.scale = "{data.scale}")',
+            "features are scaled by what is fitted on the training rows (data.scale = "
+            f'"{data.scale}")',
             'use data.scale = "public" with data.centre and data.spread, or "none"',
         )
     if data.missing == "mean":

@@ -1,4 +1,6 @@
-"""The scenario: every setting of a run, validated once at the edge (`raydpzv.config.toml`) and frozen."""
+"""The scenario: every setting of a run, validated once at the edge (`raydpzv.config.toml`) and
+frozen.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,9 @@ class VerticalScenario(Sections):
 
     @property
     def barrier(self) -> int:
-        """How many clients' uploads the server waits for before it answers: 1 if nobody waits for another."""
+        """How many clients' uploads the server waits for before it answers: 1 if nobody waits for
+        another.
+        """
         return self.descriptor.barrier(self.method, self.split.clients)
 
     @property
@@ -77,20 +81,20 @@ class VerticalScenario(Sections):
         if descriptor.rule is None:
             if self.noised and descriptor.noise(method) is not None:
                 return (
-                    f"{method.name} keeps no ledger of what it releases, so that nobody could know what was released "
-                    "after the last checkpoint"
+                    f"{method.name} keeps no ledger of what it releases, so that nobody could know "
+                    "what was released after the last checkpoint"
                 )
             return descriptor.unreplayable(method)
         rule = descriptor.rule(method)
         if rule.gathered > 1 and rule.lr.changes:
-            return (
-                "step sizes that change (method.lr_at) depend on uploads that no ledger has where some gather"
-            )
+            return "step sizes that change (method.lr_at) depend on uploads that no ledger has where some gather"
         return None
 
 
 class HorizontalScenario(HorizontalSections):
-    """A whole scenario of horizontal learning; `method` is the configuration of a horizontal method."""
+    """A whole scenario of horizontal learning; `method` is the configuration of a horizontal
+    method.
+    """
 
     kind: ClassVar[str] = "horizontal"
     one_model: ClassVar[bool] = True
@@ -158,11 +162,14 @@ SCENARIOS: dict[str, type[VerticalScenario] | type[HorizontalScenario]] = {
 
 
 def shared_fields(one: type[MethodConfig], other: type[MethodConfig]) -> set[str]:
-    """Return the settings that two methods have from one class, and so mean the same by: cohort, batch, directions.
+    """Return the settings that two methods have from one class, and so mean the same by: cohort,
+    batch, directions.
 
     A step size of each method's own is none of them, though both call it lr.
     """
-    return {name for name in method_fields(one) if _owner(one, name) is _owner(other, name) is not None}
+    return {
+        name for name in method_fields(one) if _owner(one, name) is _owner(other, name) is not None
+    }
 
 
 def _owner(config: type[MethodConfig], name: str) -> type | None:

@@ -55,7 +55,9 @@ _SIMILAR = 0.6
 
 @dataclass(frozen=True)
 class Origin:
-    """Where settings are from, as complaints name it: a file, and the dotted keys that --set gives."""
+    """Where settings are from, as complaints name it: a file, and the dotted keys that --set
+    gives.
+    """
 
     file: str
     set: frozenset[str] = frozenset()
@@ -64,15 +66,21 @@ class Origin:
         """Return "(from ...)" of one setting; of "", what several settings are from."""
         if not self.set:
             return f"(from {self.file})"
-        typed = any(f"{setting}.".startswith(f"{key}.") or key.startswith(f"{setting}.") for key in self.set)
-        return f"(from {'--set' if typed else self.file})" if setting else f"(from {self.file} and --set)"
+        typed = any(
+            f"{setting}.".startswith(f"{key}.") or key.startswith(f"{setting}.") for key in self.set
+        )
+        return (
+            f"(from {'--set' if typed else self.file})"
+            if setting
+            else f"(from {self.file} and --set)"
+        )
 
 
 def load(path: Path, overrides: Sequence[str] = (), base: Path | None = None) -> AnyScenario:
     """Read a scenario file and apply `key=value` overrides (dotted keys). Raises SpecError.
 
-    base: the folder that paths of data in the file count from (default: the file's); those of overrides count from the
-    working folder.
+    base: the folder that paths of data in the file count from (default: the file's); those of
+    overrides count from the working folder.
     """
     tree = read_tree(path, "the scenario file")
     tree = located(tree, path.parent if base is None else base)
@@ -83,7 +91,8 @@ def load(path: Path, overrides: Sequence[str] = (), base: Path | None = None) ->
         if setting not in _HELD_BACK.findall(path.read_text(encoding="utf-8")):
             raise
         raise SpecError(
-            f"{error}; {path.name} has such lines, marked PUBLIC?: delete the # before each whose values are public"
+            f"{error}; {path.name} has such lines, marked PUBLIC?: delete the # before each whose "
+            "values are public"
         ) from None
 
 
@@ -93,7 +102,9 @@ def override(spec: AnyScenario, overrides: Sequence[str]) -> AnyScenario:
 
 
 def changed(tree: dict[str, Any], overrides: Sequence[str], where: str | Origin) -> AnyScenario:
-    """Validate a tree with `key=value` overrides, and note what another method takes over. Raises SpecError."""
+    """Validate a tree with `key=value` overrides, and note what another method takes over. Raises
+    SpecError.
+    """
     whole = overridden(tree, overrides)
     found = parse(whole, where)
     method = tree.get("method", {})
@@ -104,7 +115,8 @@ def changed(tree: dict[str, Any], overrides: Sequence[str], where: str | Origin)
 
 
 def parse(tree: Mapping[str, Any], where: str | Origin) -> AnyScenario:
-    """Validate a scenario; SpecError names the first wrong setting, what was wanted, what came and from where.
+    """Validate a scenario; SpecError names the first wrong setting, what was wanted, what came and
+    from where.
 
     Paths of data that are still relative count from the working folder.
     """
@@ -112,14 +124,17 @@ def parse(tree: Mapping[str, Any], where: str | Origin) -> AnyScenario:
     where = Origin(where) if isinstance(where, str) else where
     given = tree.get("method", {})
     if not isinstance(given, Mapping):
-        raise SpecError(f"method: wanted a table [method], got {_shown(given)} {where.of('method')}")
+        raise SpecError(
+            f"method: wanted a table [method], got {_shown(given)} {where.of('method')}"
+        )
     given = {"name": "dpzv", **given}
     method = _method(given["name"], where)
     kind = SCENARIOS[method.kind]
     if "users" in tree and "users" not in kind.model_fields:
         known = ", ".join(name for name in METHODS if METHODS[name].one_model)
         raise SpecError(
-            f'users: a table for horizontal methods ({known}), got it with "{given["name"]}" {where.of()}; leave it '
+            f'users: a table for horizontal methods ({known}), got it with "{given["name"]}" '
+            f"{where.of()}; leave it "
             "out or choose one of them"
         )
     try:
@@ -141,14 +156,20 @@ def _method(name: Any, where: Origin) -> Method:
     return found
 
 
-def method_config(config: type[MethodConfig], given: Mapping[str, Any], where: Origin) -> MethodConfig:
+def method_config(
+    config: type[MethodConfig], given: Mapping[str, Any], where: Origin
+) -> MethodConfig:
     """Validate a method's table. Raises SpecError.
 
     As JSON, since pydantic takes lists for tuples there and yet converts nothing else.
     """
-    own = {"name": given["name"]} if is_foreign(given.get("name")) else {}  # it has another name at home
+    own = (
+        {"name": given["name"]} if is_foreign(given.get("name")) else {}
+    )  # it has another name at home
     try:
-        text = json.dumps({key: value for key, value in given.items() if key not in own}, default=_no_json)
+        text = json.dumps(
+            {key: value for key, value in given.items() if key not in own}, default=_no_json
+        )
         found = _adapter(config).validate_json(text)  # type: ignore[arg-type]  # mypy takes its objects' hash
         return dataclasses.replace(found, **own) if own else found  # type: ignore[type-var]
     except ValidationError as error:
@@ -173,7 +194,9 @@ def as_tree(spec: CommonSections) -> dict[str, Any]:
     method = {k: v for k, v in dataclasses.asdict(getattr(spec, "method")).items() if v is not None}  # noqa: B009
     # the order of the sections is that of a file: the method comes before what it is run with
     first = {
-        name: tree.pop(name) for name in [*CommonSections.model_fields, "split", "model"] if name in tree
+        name: tree.pop(name)
+        for name in [*CommonSections.model_fields, "split", "model"]
+        if name in tree
     }
     return _plain({**first, "method": method, **tree})
 
@@ -205,7 +228,8 @@ def _plain(value: Any) -> Any:
 
 
 def overridden(tree: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
-    """Return a scenario's tree with `key=value` overrides in it, not yet validated. Raises SpecError.
+    """Return a scenario's tree with `key=value` overrides in it, not yet validated. Raises
+    SpecError.
 
     The bare word none unsets a setting that may be left out.
     """
@@ -214,17 +238,22 @@ def overridden(tree: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]
         key, equals, text = item.partition("=")
         parts = key.strip().split(".")
         if not equals or not all(_BARE.fullmatch(part) for part in parts):
-            raise SpecError(f"--set {item}: wanted key=value with a dotted key, such as method.lr=0.002")
+            raise SpecError(
+                f"--set {item}: wanted key=value with a dotted key, such as method.lr=0.002"
+            )
         if len(parts) > DEEPEST:
             raise SpecError(
-                f"--set {item}: wanted a key of at most {DEEPEST} parts, got {len(parts)}; shorten it"
+                f"--set {item}: wanted a key of at most {DEEPEST} parts, got {len(parts)}; shorten "
+                "it"
             )
         table = tree
         for part in parts[:-1]:
             table = table.setdefault(part, {})
             if not isinstance(table, dict):
                 raise SpecError(f"--set {item}: {part} is a value, not a table")
-        if parts == ["method", "name"] and tree.get("method", {}).get("name", "dpzv") != text.strip('"'):
+        if parts == ["method", "name"] and tree.get("method", {}).get("name", "dpzv") != text.strip(
+            '"'
+        ):
             tree["method"] = _kept_for(text.strip('"'), tree["method"])
         if parts == ["data", "source"] and table.get("source", "digits") != text.strip('"'):
             table = tree["data"] = _kept_of(text.strip('"'), table, overrides)
@@ -244,7 +273,9 @@ def overridden(tree: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]
 
 
 def _without(tree: dict[str, Any], path: Sequence[str]) -> None:
-    """Take out a setting that is the word none, if it may be left out and has no value of that name."""
+    """Take out a setting that is the word none, if it may be left out and has no value of that
+    name.
+    """
     tables = [tree]
     for part in path[:-1]:
         below = tables[-1].get(part)
@@ -285,17 +316,23 @@ def _kept_for(name: str, method: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _kept_of(source: str, data: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
-    """Settings of one data set's files that another has too, or that are given: what `--set data.source=...` keeps."""
+    """Settings of one data set's files that another has too, or that are given: what `--set
+    data.source=...` keeps.
+    """
     given = _keys(overrides)
-    refuses = DATA_SOURCES[source].refuses if source in DATA_SOURCES else lambda setting, value: False
+    refuses = (
+        DATA_SOURCES[source].refuses if source in DATA_SOURCES else lambda setting, value: False
+    )
     return {k: v for k, v in data.items() if f"data.{k}" in given or not refuses(k, v)}
 
 
 def _taken_over(before: Mapping[str, Any], after: MethodConfig, overrides: Sequence[str]) -> str:
-    """Return a sentence on settings that another method has of the scenario's own one by name alone; "" if none.
+    """Return a sentence on settings that another method has of the scenario's own one by name
+    alone; "" if none.
 
-    before: [method] as it was; after: with the overrides, `method.name` perhaps among them. A setting that both methods
-    have from one class, that the overrides give or that is the other method's default is not spoken of.
+    before: [method] as it was; after: with the overrides, `method.name` perhaps among them. A
+    setting that both methods have from one class, that the overrides give or that is the other
+    method's default is not spoken of.
     """
     old, usual = str(before.get("name", "dpzv")), type(after)()
     if old == after.name or old not in METHODS:
@@ -315,13 +352,16 @@ def _taken_over(before: Mapping[str, Any], after: MethodConfig, overrides: Seque
     values = ", ".join(f"{name} = {json.dumps(value)}" for name, (value, _) in kept.items())
     own = ", ".join(json.dumps(default) for _, default in kept.values())
     return (
-        f"method.name = {after.name} takes over from the scenario's {old}: {values}; {after.name}'s own: {own}. Give "
-        f"{', '.join(f'method.{name}' for name in kept)} with --set"
+        f"method.name = {after.name} takes over from the scenario's {old}: {values}; "
+        f"{after.name}'s own: {own}. Give {', '.join(f'method.{name}' for name in kept)} with "
+        "--set"
     )
 
 
 def _literal(text: str) -> Any:
-    """Read a TOML value; anything that is none is text. Raises SpecError for a value that no setting can have."""
+    """Read a TOML value; anything that is none is text. Raises SpecError for a value that no
+    setting can have.
+    """
     if _SHORT_NUMBER.fullmatch(text.strip()):
         return float(text)
     try:
@@ -343,7 +383,9 @@ def _one_line(
     config: type[MethodConfig],
     before: tuple[str, ...] = (),
 ) -> str:
-    """Return the first fault; kind: what was validated, `before` its place in a scenario; config: of its method."""
+    """Return the first fault; kind: what was validated, `before` its place in a scenario; config:
+    of its method.
+    """
     first = error.errors()[0]
     path = [*before, *(str(p) for p in first["loc"] if isinstance(p, int) or str(p).isidentifier())]
     wrong, fault = str((*before, *first["loc"])[-1]), first["type"]
@@ -351,7 +393,9 @@ def _one_line(
     if fault in ("extra_forbidden", "unexpected_keyword_argument"):
         settings = _settings_at(kind, first["loc"][:-1])
         near = _nearest(wrong, ".".join(path[:-1]), config)
-        return f"{name}: unknown setting {where.of(name)}. {near}Settings here: {', '.join(settings)}"
+        return (
+            f"{name}: unknown setting {where.of(name)}. {near}Settings here: {', '.join(settings)}"
+        )
     wanted = _WANTED[fault].format(**first.get("ctx", {})) if fault in _WANTED else first["msg"]
     wanted = wanted.removeprefix("Value error, ").removeprefix("Input should be ")
     if wanted.startswith("unknown "):
@@ -370,13 +414,16 @@ def _shown(value: Any) -> str:
 
 
 def _nearest(wrong: str, table: str, config: type[MethodConfig]) -> str:
-    """Return `Did you mean "method.lr"? ` for settings of this name in other tables, else for the most similar name."""
+    """Return `Did you mean "method.lr"? ` for settings of this name in other tables, else for the
+    most similar name.
+    """
     known = _dotted(config)
     names = {setting: setting.rpartition(".")[2] for setting in known}
     same = [setting for setting in known if names[setting] == wrong]
     # of names that are equally similar, one of the same table
     likeness = {
-        s: (difflib.SequenceMatcher(None, wrong, names[s]).ratio(), s.startswith(f"{table}.")) for s in known
+        s: (difflib.SequenceMatcher(None, wrong, names[s]).ratio(), s.startswith(f"{table}."))
+        for s in known
     }
     best = max(known, key=lambda setting: likeness[setting])
     near = same or ([best] if likeness[best][0] >= _SIMILAR else [])
@@ -400,6 +447,8 @@ def _settings_at(kind: type[Any], path: Sequence[int | str]) -> list[str]:
         return sorted(field.name for field in dataclasses.fields(found))
     model: type[BaseModel] = kind
     for part in path:
-        annotation = model.model_fields[str(part)].annotation if part in model.model_fields else None
+        annotation = (
+            model.model_fields[str(part)].annotation if part in model.model_fields else None
+        )
         model = section_of(annotation) or model
     return sorted(model.model_fields)

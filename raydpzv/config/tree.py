@@ -1,4 +1,6 @@
-"""TOML files as plain data: read with every fault said in one line, and free of values that nothing here can use."""
+"""TOML files as plain data: read with every fault said in one line, and free of values that nothing
+here can use.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +13,22 @@ from typing import Any
 from raydpzv.errors import SpecError
 
 LARGEST = 1 << 24
-"""Bytes of the largest file that is read: a scenario has a few hundred, or some for each of a million clients."""
+"""Bytes of the largest file that is read: a scenario has a few hundred, or some for each of a
+million clients.
+"""
 DEEPEST = 16
-"""Tables and lists inside one another; settings need four. What walks a tree recursively stays far below its limit."""
+"""Tables and lists inside one another; settings need four. What walks a tree recursively stays far
+below its limit.
+"""
 
 
 def read_tree(path: Path, what: str) -> dict[str, Any]:
     """Read a TOML file; `what` names it in complaints ("a scenario file"). Raises SpecError."""
     try:
         if path.exists() and not path.is_file():
-            raise SpecError(f"{path}: wanted {what}, got a folder or device; give the path of a TOML file")
+            raise SpecError(
+                f"{path}: wanted {what}, got a folder or device; give the path of a TOML file"
+            )
         with path.open("rb") as file:
             content = file.read(LARGEST + 1)
     except (OSError, ValueError) as error:
@@ -33,15 +41,21 @@ def read_tree(path: Path, what: str) -> dict[str, Any]:
     try:
         text = content.decode()
     except UnicodeDecodeError:
-        raise SpecError(f"{path}: {what} is text in UTF-8; this one is not, save it as such") from None
+        raise SpecError(
+            f"{path}: {what} is text in UTF-8; this one is not, save it as such"
+        ) from None
     try:
         return checked(read_toml(text), path.name)
     except tomllib.TOMLDecodeError as error:
-        raise SpecError(f"{path.name}: not a TOML file: {_fault(error, text)}; correct it there") from None
+        raise SpecError(
+            f"{path.name}: not a TOML file: {_fault(error, text)}; correct it there"
+        ) from None
 
 
 def _fault(error: tomllib.TOMLDecodeError, text: str) -> str:
-    """Return what is wrong and in which line, which the parser leaves out of what is wrong at the end."""
+    """Return what is wrong and in which line, which the parser leaves out of what is wrong at the
+    end.
+    """
     last = text.rstrip().count("\n") + 1
     return str(error).replace("at end of document", f"at line {last}, the end of the document")
 
@@ -75,7 +89,8 @@ def checked(tree: dict[str, Any], where: str) -> dict[str, Any]:
 def _check_value(value: Any, where: str) -> None:
     if isinstance(value, int) and not -(2**63) <= value < 2**64:
         raise SpecError(
-            f"{where}: wanted whole numbers of at most 64 bits, got one of {value.bit_length()}; make it smaller"
+            f"{where}: wanted whole numbers of at most 64 bits, got one of {value.bit_length()}; "
+            "make it smaller"
         )
     if isinstance(value, str) and not is_text(value):
         raise SpecError(
@@ -90,7 +105,8 @@ def _parts(value: Any) -> Iterable[Any]:
 
 
 def is_text(text: str) -> bool:
-    """Return whether a string can be written in UTF-8 and has no control characters but tabs and line breaks.
+    """Return whether a string can be written in UTF-8 and has no control characters but tabs and
+    line breaks.
 
     A terminal would obey the others, and none of them can be in a path that a system takes.
     """

@@ -1,4 +1,6 @@
-"""Settings that contradict one another; what each setting may be alone is said in `settings` and in the methods."""
+"""Settings that contradict one another; what each setting may be alone is said in `settings` and in
+the methods.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,10 @@ def _vertical(spec: VerticalScenario) -> Iterator[str]:
     noise = spec.descriptor.noise(spec.method)
     limits = (_updates(spec), spec.budget.seconds, spec.budget.bytes, spec.budget.epsilon)
     yield from _losses(spec)
-    resources = {"client_cpus": spec.resources.client_cpus, "client_gpus": spec.resources.client_gpus}
+    resources = {
+        "client_cpus": spec.resources.client_cpus,
+        "client_gpus": spec.resources.client_gpus,
+    }
     if spec.loss == "cox":
         yield from _single_records(spec, noise)
     yield from _lengths(
@@ -71,8 +76,8 @@ def _horizontal(spec: HorizontalScenario) -> Iterator[str]:
     yield from _end_of_rounds(spec)
     if spec.arrivals.kind == "immediate":
         yield (
-            'arrivals.kind: "immediate" is for vertical methods (rounds know no activations, and clients that pull '
-            'need a clock); use "poisson", "constant" or "trace"'
+            'arrivals.kind: "immediate" is for vertical methods (rounds know no activations, and '
+            'clients that pull need a clock); use "poisson", "constant" or "trace"'
         )
     yield from _arrivals(spec)
     yield from _clock(spec)
@@ -83,26 +88,32 @@ def _horizontal(spec: HorizontalScenario) -> Iterator[str]:
 
 
 def _single_records(spec: VerticalScenario, noise: NoisePlan | None) -> Iterator[str]:
-    """Complain of what wants the loss of a record by itself, with Cox's, which compares the records of a batch.
+    """Complain of what wants the loss of a record by itself, with Cox's, which compares the records
+    of a batch.
 
-    One record moves the terms of all events before its own time. So a bound on each term bounds no record's part in
-    their sum, and the smallest sensitivity that follows from a clip C is that of the whole batch.
+    One record moves the terms of all events before its own time. So a bound on each term bounds no
+    record's part in their sum, and the smallest sensitivity that follows from a clip C is that of
+    the whole batch.
     """
     if spec.privacy.mode != "none":
         yield (
-            f'privacy.mode: wanted "none" with survival times (model.loss = "cox"), got "{spec.privacy.mode}": a '
-            "record moves the losses of others in its batch, so that a clip of each does not bound its part and no ε "
-            "follows"
+            'privacy.mode: wanted "none" with survival times (model.loss = "cox"), got '
+            f'"{spec.privacy.mode}": a '
+            "record moves the losses of others in its batch, so that a clip of each does not bound "
+            "its part and no ε follows"
         )
     elif spec.privacy.clip is not None and noise is not None and noise.on == "mean":
         yield (
-            'privacy.clip: bounds the slope of each record, and with survival times (model.loss = "cox") slopes are '
+            "privacy.clip: bounds the slope of each record, and with survival times (model.loss = "
+            '"cox") slopes are '
             "the batch's; leave it out"
         )
 
 
 def _losses(spec: CommonSections) -> Iterator[str]:
-    """Complain of a loss that its data have no labels for, and of settings of functions that are not there."""
+    """Complain of a loss that its data have no labels for, and of settings of functions that are
+    not there.
+    """
     usual = DATA_SOURCES[spec.data.source].loss
     if "cox" in (usual, spec.loss) and usual != spec.loss and not is_foreign(spec.data.source):
         has = "survival times" if usual == "cox" else "no survival times"
@@ -150,8 +161,8 @@ def _parties(spec: VerticalScenario) -> Iterator[str]:
         yield f'split.parties: wanted split.how = "columns", got "{split.how}"; leave split.how out'
     if split.clients != len(split.parties):
         yield (
-            f"split.clients: wanted {len(split.parties)}, the number of parties in split.parties, got {split.clients}; "
-            "leave split.clients out"
+            f"split.clients: wanted {len(split.parties)}, the number of parties in split.parties, "
+            f"got {split.clients}; leave split.clients out"
         )
     if split.columns is not None:
         yield "split.columns: wanted split.parties or split.columns, got both; leave one out"
@@ -160,7 +171,8 @@ def _parties(spec: VerticalScenario) -> Iterator[str]:
         for party, columns in split.parties.items():
             if apart in columns:
                 yield (
-                    f'split.parties: wanted features for "{party}", got "{apart}", which {setting} names; take it out '
+                    f'split.parties: wanted features for "{party}", got "{apart}", which {setting} '
+                    "names; take it out "
                     "of the party"
                 )
 
@@ -186,7 +198,8 @@ def _of_own_models(spec: AnyScenario, models: Sequence[str]) -> Iterator[str]:
     for setting, given in (("lora", spec.model.lora), ("folder", spec.model.folder)):
         if given and not any(map(is_foreign, models)):
             yield (
-                f'model.{setting}: wanted a model of your own ("module:attribute"), got "{models[0]}", whose weights '
+                f'model.{setting}: wanted a model of your own ("module:attribute"), got '
+                f'"{models[0]}", whose weights '
                 "are drawn; leave it out"
             )
 
@@ -224,7 +237,11 @@ def _privacy(spec: VerticalScenario, noise: NoisePlan | None) -> Iterator[str]:
     privacy = spec.privacy
     for name in ALONE:
         if getattr(privacy, name) is not None:
-            or_proved = " or set that" if noise is not None and (noise.proved_heads or noise.memoized) else ""
+            or_proved = (
+                " or set that"
+                if noise is not None and (noise.proved_heads or noise.memoized)
+                else ""
+            )
             yield f'privacy.{name}: goes with privacy.mode = "proved", not "{privacy.mode}"; leave it out{or_proved}'
     if privacy.mode == "none":
         for name in ("epsilon", "sigma", "delta"):
@@ -243,7 +260,9 @@ def _privacy(spec: VerticalScenario, noise: NoisePlan | None) -> Iterator[str]:
 
 
 def _noised_or_without(noise: NoisePlan | None) -> str:
-    """Return what helps a setting of noise in a run without: a mode in which the method adds some, if it has one."""
+    """Return what helps a setting of noise in a run without: a mode in which the method adds some,
+    if it has one.
+    """
     paper = noise is not None and not noise.memoized
     return 'set mode = "paper" or leave it out' if paper else "leave it out"
 
@@ -261,7 +280,8 @@ def _on_rows(spec: VerticalScenario, noise: NoisePlan) -> Iterator[str]:
         yield "privacy.clip: wanted with privacy.epsilon (without a clip no ε follows); give a number above 0"
     if privacy.epsilon is not None and spec.arrivals.kind == "trace" and noise.on == "embedding":
         yield (
-            'privacy.epsilon: with arrivals.kind = "trace" no share of the updates is planned for any client, so '
+            'privacy.epsilon: with arrivals.kind = "trace" no share of the updates is planned for '
+            "any client, so "
             "that no noise on embeddings can be calibrated; give privacy.sigma"
         )
     if privacy.delta is None and (privacy.epsilon is not None or privacy.clip is not None):
@@ -292,7 +312,11 @@ def _budget_of_means(spec: VerticalScenario, noise: NoisePlan | None) -> Iterato
     budget = spec.budget
     if budget.adversary == "server":
         yield 'budget.adversary: "server" is trusted by this method, no ε bounds it; use "client" or "paper"'
-    if budget.epsilon is not None and budget.adversary == "external" and (noise is None or noise.hidden):
+    if (
+        budget.epsilon is not None
+        and budget.adversary == "external"
+        and (noise is None or noise.hidden)
+    ):
         yield 'budget.adversary: "external" sees the final head; only method.server = "frozen" leaves it an ε'
     if budget.adversary == "external":
         yield from outsider_contradictions(spec, "budget.adversary")
@@ -305,7 +329,8 @@ def _budget_of_rows(spec: VerticalScenario, noise: NoisePlan) -> Iterator[str]:
     if noise.hidden and wanted == "server":
         if spec.budget.adversary != "paper":
             yield (
-                "budget.adversary: nothing is proved against anyone where held-out embeddings leave without noise, "
+                "budget.adversary: nothing is proved against anyone where held-out embeddings "
+                "leave without noise, "
                 'from models trained on raw features; use "paper"'
             )
     elif spec.budget.adversary not in (wanted, "paper"):
@@ -341,8 +366,9 @@ def _end(spec: VerticalScenario) -> Iterator[str]:
     limits = (_updates(spec), spec.budget.bytes, spec.budget.epsilon)
     if all(limit is None for limit in limits) and stands_still(spec):
         yield (
-            "budget.updates: wanted, since this run never ends otherwise: clients that begin immediately and need no "
-            "clock.compute, clock.service or network delays take no simulated time"
+            "budget.updates: wanted, since this run never ends otherwise: clients that begin "
+            "immediately and need no clock.compute, clock.service or network delays take no "
+            "simulated time"
         )
 
 
@@ -354,13 +380,17 @@ def _end_of_rounds(spec: HorizontalScenario) -> Iterator[str]:
     delays = (clock.compute, clock.service, network.latency)
     instant = not any(max(d) if isinstance(d, tuple) else d for d in delays)
     timeless = (
-        instant and network.up is None and network.down is None and not spec.descriptor.pulls(spec.method)
+        instant
+        and network.up is None
+        and network.down is None
+        and not spec.descriptor.pulls(spec.method)
     )
     silent = spec.descriptor.agent
     if (given.seconds is None or timeless) and (given.bytes is None or silent):
         yield (
-            "budget.updates: wanted, since this run never ends otherwise: rounds take no simulated time without "
-            "clock.compute, clock.service or network delays, and an agent alone sends no bytes"
+            "budget.updates: wanted, since this run never ends otherwise: rounds take no simulated "
+            "time without clock.compute, clock.service or network delays, and an agent alone sends "
+            "no bytes"
         )
 
 
@@ -370,15 +400,21 @@ def _scaling(spec: CommonSections) -> Iterator[str]:
     for name in (name for name, value in given.items() if (value is None) == public):
         if public:
             yield (
-                f'{name}: wanted with data.scale = "public"; give one number, or one per column (a list, or a table by '
+                f'{name}: wanted with data.scale = "public"; give one number, or one per column (a '
+                "list, or a table by "
                 "name)"
             )
         else:
             yield f'{name}: goes with data.scale = "public", not "{spec.data.scale}"; leave it out or set that'
     centre, spread = given.values()
-    if isinstance(centre, Mapping) and isinstance(spread, Mapping) and (odd := set(centre) ^ set(spread)):
+    if (
+        isinstance(centre, Mapping)
+        and isinstance(spread, Mapping)
+        and (odd := set(centre) ^ set(spread))
+    ):
         yield (
-            f'data.centre, data.spread: wanted the same columns in both, got "{min(odd)}" in one; add it to the other'
+            f'data.centre, data.spread: wanted the same columns in both, got "{min(odd)}" in one; '
+            "add it to the other"
         )
 
 
@@ -390,16 +426,17 @@ def _other(spec: CommonSections) -> Iterator[str]:
         type(v) is type(other) and v == other for values in lists for v in values
     ):
         yield (
-            f"data.other: wanted a value that data.classes or a list of data.categories has, got {other!r}; add it "
-            "there or leave it out"
+            "data.other: wanted a value that data.classes or a list of data.categories has, got "
+            f"{other!r}; add it there or leave it out"
         )
 
 
 def _clock(spec: HorizontalScenario) -> Iterator[str]:
     if spec.clock.kind == "wall" and not spec.descriptor.pulls(spec.method):
         yield (
-            'clock.kind: "wall" is for clients that wake by themselves (method.asynchronous = true); rounds wait for '
-            'everybody, use "virtual" (with clock.compute and network for slow clients)'
+            'clock.kind: "wall" is for clients that wake by themselves (method.asynchronous = '
+            'true); rounds wait for everybody, use "virtual" (with clock.compute and network for '
+            "slow clients)"
         )
 
 
@@ -418,8 +455,8 @@ def user_contradictions(spec: HorizontalScenario) -> Iterator[str]:
     name = spec.method.name
     if spec.users is None:
         yield (
-            f'users: wanted with method.name = "{name}", which protects users whose records lie in several silos; add '
-            'the table, and split.how = "users"'
+            f'users: wanted with method.name = "{name}", which protects users whose records lie in '
+            'several silos; add the table, and split.how = "users"'
         )
     if privacy.clip is None:
         yield f'privacy.clip: wanted with method.name = "{name}", whose vectors are clipped; give a number above 0'
@@ -438,7 +475,8 @@ def _unprotected(spec: HorizontalScenario) -> Iterator[str]:
     for table, given in (("privacy", spec.privacy), ("budget.epsilon", spec.budget.epsilon)):
         if given is not None:
             yield (
-                f'{table}: goes with methods that protect users ({known}), got "{spec.method.name}"; choose one of '
+                f"{table}: goes with methods that protect users ({known}), got "
+                f'"{spec.method.name}"; choose one of '
                 "them, or leave it out"
             )
 
@@ -455,4 +493,7 @@ def _noised(spec: HorizontalScenario, privacy: HorizontalPrivacySection) -> Iter
         yield 'budget.epsilon: seeded noise proves no ε, so none can be kept; set noise = "system" or drop it'
 
 
-_COMPLAINTS: dict[str, Callable[[Any], Iterator[str]]] = {"vertical": _vertical, "horizontal": _horizontal}
+_COMPLAINTS: dict[str, Callable[[Any], Iterator[str]]] = {
+    "vertical": _vertical,
+    "horizontal": _horizontal,
+}

@@ -18,10 +18,11 @@ _NAMES = ("x", "y", "x_test", "y_test")
 
 
 def read_views(request: Request) -> Table | Split:
-    """Return objects seen from several sides, such as ModelNet40's twelve views: x [D, V, ...] and y [D].
+    """Return objects seen from several sides, such as ModelNet40's twelve views: x [D, V, ...] and
+    y [D].
 
-    Values stay as they are whatever the arrays' type, which is a property of the file: one record would rescale all
-    others by it. Raises DataError.
+    Values stay as they are whatever the arrays' type, which is a property of the file: one record
+    would rescale all others by it. Raises DataError.
     """
     return _tables(request, range(3, 65), "views want [D, V, ...], one axis more than a flat table")
 
@@ -54,21 +55,25 @@ def _tables(
 def numbered_labels(
     arrays: dict[str, np.ndarray], request: Request, name: str
 ) -> tuple[dict[str, np.ndarray], int]:
-    """Return the labels of both parts by their array's name, int [D] each, and how many classes there are.
+    """Return the labels of both parts by their array's name, int [D] each, and how many classes
+    there are.
 
-    Labels of a public list are numbered by their place in it. Without a list they are numbers already, and there is
-    one class more than the largest. Raises DataError.
+    Labels of a public list are numbered by their place in it. Without a list they are numbers
+    already, and there is one class more than the largest. Raises DataError.
     """
     known = request.labels
     labels = {part: array for part, array in arrays.items() if part in _NAMES[1::2]}
     if request.strangers:
         labels["y"] = labels["y"].astype(np.int64)
-        labels["y"][list(request.strangers)] = 1 + max(int(found.max()) for found in labels.values())
+        labels["y"][list(request.strangers)] = 1 + max(
+            int(found.max()) for found in labels.values()
+        )
     if known is None:
         for part, found in labels.items():
             if found.max() >= len(labels["y"]):
                 raise DataError(
-                    f'array {part} of "{name}" has the label {found.max()}, more than there are rows: number the '
+                    f'array {part} of "{name}" has the label {found.max()}, more than there are '
+                    "rows: number the "
                     "classes 0, 1, 2, ... without gaps, or list them in data.classes"
                 )
         return labels, 1 + max(int(found.max()) for found in labels.values())
@@ -86,7 +91,9 @@ def _arrays(file: Path) -> dict[str, np.ndarray]:
         raise no_file(file)
     if not zipfile.is_zipfile(file):
         raise DataError(
-            one_line(f'"{file}" is not an .npz archive: write it with numpy.savez(file, x=..., y=...)')
+            one_line(
+                f'"{file}" is not an .npz archive: write it with numpy.savez(file, x=..., y=...)'
+            )
         )
     try:
         with np.load(file, allow_pickle=False) as archive:
@@ -102,15 +109,23 @@ def _check(name: str, arrays: dict[str, np.ndarray], axes: Container[int], form:
     lacking = [array for array in wanted if array not in arrays]
     if lacking:
         raise DataError(
-            f'"{name}" lacks the arrays {", ".join(lacking)}; it has {", ".join(arrays) or "none"}: save x '
+            f'"{name}" lacks the arrays {", ".join(lacking)}; it has '
+            f"{', '.join(arrays) or 'none'}: save x "
             "and y, and either both or none of x_test and y_test"
         )
     for array in wanted[::2]:
         if arrays[array].ndim not in axes:
-            raise DataError(f'array {array} of "{name}" has the shape {arrays[array].shape}: {form}')
-    for array in wanted[1::2]:
-        if arrays[array].ndim != 1 or arrays[array].dtype.kind not in "iu" or not arrays[array].size:
             raise DataError(
-                f'array {array} of "{name}" is {arrays[array].dtype} of shape {arrays[array].shape}: save '
+                f'array {array} of "{name}" has the shape {arrays[array].shape}: {form}'
+            )
+    for array in wanted[1::2]:
+        if (
+            arrays[array].ndim != 1
+            or arrays[array].dtype.kind not in "iu"
+            or not arrays[array].size
+        ):
+            raise DataError(
+                f'array {array} of "{name}" is {arrays[array].dtype} of shape '
+                f"{arrays[array].shape}: save "
                 "one whole number a row, counted from 0"
             )

@@ -1,8 +1,9 @@
 """The rows that a client draws at a step.
 
-D rows, B batch size. A draw is a function of the key and the step alone, so that steps may be asked for in
-any order, twice, or on another machine. Amplification by sampling holds only against those who know neither
-the batches nor the key (docs on privacy): against the others a record's participations are counted.
+D rows, B batch size. A draw is a function of the key and the step alone, so that steps may be asked
+for in any order, twice, or on another machine. Amplification by sampling holds only against those
+who know neither the batches nor the key (docs on privacy): against the others a record's
+participations are counted.
 """
 
 from __future__ import annotations
@@ -19,19 +20,23 @@ SAMPLINGS = ("shuffle", "uniform", "poisson")
 
 @dataclass(frozen=True)
 class Batches:
-    """The batches of one client: `size` (B) of `rows` (D) by `how`; SpecError for settings that cannot be.
+    """The batches of one client: `size` (B) of `rows` (D) by `how`; SpecError for settings that
+    cannot be.
 
-    shuffle: each epoch is a permutation cut into batches of B; the incomplete rest is dropped, so that no
-    batch holds a record twice and a record takes part at most once an epoch. uniform: B different records,
-    each step anew. poisson: every record by its own coin with probability B/D, so that the size varies and
-    may be 0.
+    shuffle: each epoch is a permutation cut into batches of B; the incomplete rest is dropped, so
+    that no batch holds a record twice and a record takes part at most once an epoch. uniform: B
+    different records,
+    each step anew. poisson: every record by its own coin with probability B/D, so that the size
+    varies and may be 0.
     """
 
     how: str
     size: int
     rows: int
     key: Key
-    _epochs: dict[int, np.ndarray] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _epochs: dict[int, np.ndarray] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     def __post_init__(self) -> None:
         if self.how not in SAMPLINGS:
@@ -43,14 +48,17 @@ class Batches:
             raise SpecError(f"a batch size of {self.size} is too small: choose at least 1")
         if self.size > self.rows:
             raise SpecError(
-                f"a batch size of {self.size} exceeds the {self.rows} rows: choose at most {self.rows}"
+                f"a batch size of {self.size} exceeds the {self.rows} rows: choose at most "
+                f"{self.rows}"
             )
         if self.rows > np.iinfo(np.int32).max:
             raise SpecError(f"{self.rows} rows cannot be numbered in 32 bits: use fewer than 2^31")
 
     @property
     def divisor(self) -> int:
-        """B, the expected batch size: a constant, which a mean must divide by to have a known sensitivity."""
+        """B, the expected batch size: a constant, which a mean must divide by to have a known
+        sensitivity.
+        """
         return self.size
 
     @property
@@ -59,7 +67,9 @@ class Batches:
         return self.size / self.rows
 
     def draw(self, step: int) -> np.ndarray:
-        """Return the row numbers int32 [b] of step 0, 1, ...: in drawn order, for poisson ascending."""
+        """Return the row numbers int32 [b] of step 0, 1, ...: in drawn order, for poisson
+        ascending.
+        """
         if step < 0:
             raise SpecError(f"step {step} has no batch: steps count from 0")
         if self.how == "shuffle":
@@ -71,7 +81,9 @@ class Batches:
         return np.flatnonzero(generator.random(self.rows) < self.rate).astype(np.int32)
 
     def participations(self, steps: int) -> int:
-        """Return how often any one record can be in the first `steps` batches, at most, without looking."""
+        """Return how often any one record can be in the first `steps` batches, at most, without
+        looking.
+        """
         return -(-steps // self._per_epoch) if self.how == "shuffle" else steps
 
     @property
@@ -82,7 +94,9 @@ class Batches:
         """Only the epoch in use is kept: a client's steps follow one another."""
         order = self._epochs.get(epoch)
         if order is None:
-            order = (self.key / "shuffle" / epoch).generator().permutation(self.rows).astype(np.int32)
+            order = (
+                (self.key / "shuffle" / epoch).generator().permutation(self.rows).astype(np.int32)
+            )
             self._epochs.clear()
             self._epochs[epoch] = order
         return order

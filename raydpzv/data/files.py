@@ -28,10 +28,13 @@ def contents(folder: Path) -> str:
 
 
 def missing(wanted: str, lacking: list[str], folder: Path, home: str) -> DataError:
-    """The error for absent files: which, in which folder, what is there instead, where to get them."""
+    """The error for absent files: which, in which folder, what is there instead, where to get
+    them.
+    """
     return DataError(
         one_line(
-            f'{wanted} wants {", ".join(lacking)} in the folder "{folder}"; {contents(folder)}: get the data '
+            f'{wanted} wants {", ".join(lacking)} in the folder "{folder}"; {contents(folder)}: '
+            "get the data "
             f"from {home}"
         )
     )
@@ -41,7 +44,8 @@ def no_file(file: Path) -> DataError:
     """The error for one's own file that is not there: what was wanted and what the folder holds."""
     return DataError(
         one_line(
-            f'there is no file "{file.name}" in the folder "{file.parent}"; {contents(file.parent)}: correct '
+            f'there is no file "{file.name}" in the folder "{file.parent}"; '
+            f"{contents(file.parent)}: correct "
             "the path"
         )
     )

@@ -1,17 +1,21 @@
-"""Generated data: tables, survival times, time series, reviews, and training rows that are made client by client.
+"""Generated data: tables, survival times, time series, reviews, and training rows that are made
+client by client.
 
-Of the last kind nothing is kept, so there may be millions of clients. The mixture is that of "synthetic": points about
-their class's centre, c_y + N(0, I). A client's rows depend on the key and the client's number alone: first the labels,
-from its class shares q, then the points.
+Of the last kind nothing is kept, so there may be millions of clients. The mixture is that of
+"synthetic": points about their class's centre, c_y + N(0, I). A client's rows depend on the key and
+the client's number alone: first the labels, from its class shares q, then the points.
 
 iid          q = p, equal shares
-dirichlet    q ~ Dir(α p): Hsu, Qi, Brown (2019), Section 3, as `horizontal.dirichlet` with "equal" sizes draws it, but
+dirichlet    q ~ Dir(α p): Hsu, Qi, Brown (2019), Section 3, as `horizontal.dirichlet` with "equal"
+sizes draws it, but
              classes that are generated never run out
 
-"standard" scaling is by the mixture's own moments, to which those of many rows tend: mean_c c and 1 + Var_c c.
+"standard" scaling is by the mixture's own moments, to which those of many rows tend: mean_c c and 1
++ Var_c c.
 """
 
-# M clients, n rows of one of them, B rows asked for, D rows, F features, T time steps, L tokens, C classes
+# M clients, n rows of one of them, B rows asked for, D rows, F features, T time steps, L tokens, C
+# classes
 
 from __future__ import annotations
 
@@ -36,30 +40,37 @@ if TYPE_CHECKING:
 MOST_CELLS = 1 << 28
 """Numbers that generated data may have."""
 _HAZARDS = 1.5
-"""Norm of the coefficients of synthetic survival times, of which the concordance of the true scores follows."""
+"""Norm of the coefficients of synthetic survival times, of which the concordance of the true scores
+follows.
+"""
 _TELLING_WORDS = 8
 """Words of each class in the generated reviews."""
 
 
 def check_cells(rows: int, width: int) -> None:
-    """Raise SpecError for generated data of more than 2^28 numbers: they are drawn anew at every start, in memory."""
+    """Raise SpecError for generated data of more than 2^28 numbers: they are drawn anew at every
+    start, in memory.
+    """
     if rows * width > MOST_CELLS:
         raise SpecError(
-            f"synthetic data: wanted at most {MOST_CELLS:,} numbers (2 GiB), got {rows:,} rows of {width:,}; lower "
-            "data.rows, or what makes a row wide (data.columns, data.steps, data.tokens)"
+            f"synthetic data: wanted at most {MOST_CELLS:,} numbers (2 GiB), got {rows:,} rows of "
+            f"{width:,}; lower data.rows, or what makes a row wide (data.columns, data.steps, "
+            "data.tokens)"
         )
 
 
 def _check_rows(data: DataSection) -> None:
     if data.rows < (least := 2 * data.generated_classes):
         raise SpecError(
-            f"synthetic data with {data.rows} rows is too small for {data.generated_classes} classes: choose at least "
-            f"{least} rows"
+            f"synthetic data with {data.rows} rows is too small for {data.generated_classes} "
+            f"classes: choose at least {least} rows"
         )
 
 
 def synthetic(request: Request) -> Table:
-    """Return points x [D, F] of a Gaussian mixture: unit covariance, as equal classes as the rows allow."""
+    """Return points x [D, F] of a Gaussian mixture: unit covariance, as equal classes as the rows
+    allow.
+    """
     data, key = request.data, request.draws / "synthetic"
     check_cells(data.generated_classes, data.columns)
     y = _shuffled_labels(data, key, data.columns)
@@ -82,13 +93,17 @@ def synthetic_survival(request: Request) -> Table:
     unit_D2 = (key / "times").generator().standard_exponential((data.rows, 2))
     event_D, censored_D = unit_D2[:, 0] * np.exp(-x_DF @ beta_F), 2 * unit_D2[:, 1]
     happened_D = event_D <= censored_D
-    return Table("synthetic_survival", x_DF, happened_D.astype(int), 2, times=np.minimum(event_D, censored_D))
+    return Table(
+        "synthetic_survival", x_DF, happened_D.astype(int), 2, times=np.minimum(event_D, censored_D)
+    )
 
 
 def synthetic_series(request: Request) -> Table:
-    """Return x [D, T, F]: in every variable a wave of random phase, of a frequency that is the class', and noise.
+    """Return x [D, T, F]: in every variable a wave of random phase, of a frequency that is the
+    class', and noise.
 
-    The mean of every value is 0 in every class, so that only the course of time distinguishes classes.
+    The mean of every value is 0 in every class, so that only the course of time distinguishes
+    classes.
     """
     data, key = request.data, request.draws / "synthetic series"
     y = _shuffled_labels(data, key, data.steps * data.columns)
@@ -101,17 +116,18 @@ def synthetic_series(request: Request) -> Table:
 
 
 def synthetic_reviews(request: Request) -> Table:
-    """Return x [D, L] of L/2 to L words a text: 15 % tell its class, 10 % tell a random class, the rest nothing.
+    """Return x [D, L] of L/2 to L words a text: 15 % tell its class, 10 % tell a random class, the
+    rest nothing.
 
-    The words 1..8 tell class 0, the next eight class 1, and so on; order says nothing, a bag of words learns it. Raises
-    SpecError for a vocabulary without room.
+    The words 1..8 tell class 0, the next eight class 1, and so on; order says nothing, a bag of
+    words learns it. Raises SpecError for a vocabulary without room.
     """
     data, key = request.data, request.draws / "synthetic reviews"
     telling = data.generated_classes * _TELLING_WORDS
     if data.vocabulary < telling + 2:
         raise SpecError(
-            f"data.vocabulary is {data.vocabulary}: generated reviews of {data.generated_classes} classes want at "
-            f"least {telling + 2}"
+            f"data.vocabulary is {data.vocabulary}: generated reviews of {data.generated_classes} "
+            f"classes want at least {telling + 2}"
         )
     y, shape = _shuffled_labels(data, key, data.tokens), (data.rows, data.tokens)
     draws = (key / "words").generator()
@@ -127,7 +143,9 @@ def synthetic_reviews(request: Request) -> Table:
 
 
 def _shuffled_labels(data: DataSection, key: Key, width: int) -> np.ndarray:
-    """Return labels, int64 [D], as equal classes as the rows allow. width: numbers in a row. Raises SpecError."""
+    """Return labels, int64 [D], as equal classes as the rows allow. width: numbers in a row. Raises
+    SpecError.
+    """
     _check_rows(data)
     check_cells(data.rows, width)
     return (key / "labels").generator().permutation(np.arange(data.rows) % data.generated_classes)
@@ -135,7 +153,9 @@ def _shuffled_labels(data: DataSection, key: Key, width: int) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class Gaussians:
-    """Points about their classes' centres. centres: float64 [C, F]; width: deviation about them, float64 [F]."""
+    """Points about their classes' centres. centres: float64 [C, F]; width: deviation about them,
+    float64 [F].
+    """
 
     centres: np.ndarray
     width: np.ndarray
@@ -148,7 +168,9 @@ class Gaussians:
 
 @dataclass(frozen=True, eq=False)
 class GeneratedTable:
-    """Training rows that nobody keeps. parts: which are whose; alpha: α of the class shares, None: equal shares."""
+    """Training rows that nobody keeps. parts: which are whose; alpha: α of the class shares, None:
+    equal shares.
+    """
 
     name: str
     gaussians: Gaussians
@@ -176,7 +198,8 @@ class GeneratedTable:
 
     @property
     def arrays(self) -> tuple[np.ndarray, ...]:
-        """The arrays of the data's digest: all that rows follow from, and the rows of the first and the last client.
+        """The arrays of the data's digest: all that rows follow from, and the rows of the first and
+        the last client.
 
         The rows tell a generator that draws otherwise (another version of numpy).
         """
@@ -192,7 +215,9 @@ class GeneratedTable:
         Each client among them makes all of its rows. Raises InputError for a number outside.
         """
         if len(outside := rows[(rows < 0) | (rows >= self.parts.total)]):
-            raise InputError(f"there is no row {outside[0]}: choose row numbers in 0..{self.parts.total - 1}")
+            raise InputError(
+                f"there is no row {outside[0]}: choose row numbers in 0..{self.parts.total - 1}"
+            )
         owners_B, places_B = self.parts.owners(np.asarray(rows, np.int64))
         x_BF, y_B = np.empty((len(rows), *self.shape), np.float32), np.empty(len(rows), np.int64)
         for client in dict.fromkeys(owners_B.tolist()):
@@ -202,7 +227,9 @@ class GeneratedTable:
         return x_BF, y_B
 
     def of_client(self, client: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the features, float32 [n, F], and labels, int64 [n], of a client's rows in their order."""
+        """Return the features, float32 [n, F], and labels, int64 [n], of a client's rows in their
+        order.
+        """
         generator = (self.key / client).generator()
         y_n = self._labels(len(self.parts.rows(client)), generator)
         return self.gaussians.points(y_n, generator), y_n
@@ -216,7 +243,9 @@ class GeneratedTable:
 
 @dataclass(frozen=True)
 class GeneratedSplit:
-    """Training rows that are made when asked for, and test rows that are kept; none are for validation."""
+    """Training rows that are made when asked for, and test rows that are kept; none are for
+    validation.
+    """
 
     train: GeneratedTable
     test: Table
@@ -232,8 +261,8 @@ class GeneratedSplit:
 def synthetic_clients(data: DataSection, split: HorizontalSplitSection, key: Key) -> GeneratedSplit:
     """Return the mixture's rows, shared out among clients before there is any.
 
-    data.rows counts those of all clients and the held-out ones. Raises SpecError for sizes that make no data, and for
-    settings that would need all rows at once.
+    data.rows counts those of all clients and the held-out ones. Raises SpecError for sizes that
+    make no data, and for settings that would need all rows at once.
     """
     source: Source = DATA_SOURCES[data.source]
     source.check(data)
@@ -248,7 +277,9 @@ def synthetic_clients(data: DataSection, split: HorizontalSplitSection, key: Key
     generator = (here / "test").generator()
     labels = generator.permutation(np.arange(tested) % data.generated_classes)
     return GeneratedSplit(
-        GeneratedTable(data.source, gaussians, EvenParts(split.clients, trained), alpha, here / "client"),
+        GeneratedTable(
+            data.source, gaussians, EvenParts(split.clients, trained), alpha, here / "client"
+        ),
         Table(data.source, gaussians.points(labels, generator), labels, data.generated_classes),
     )
 
@@ -259,26 +290,32 @@ def _scaled_centres(data: DataSection, key: Key) -> Gaussians:
         return Gaussians(centres_CF, np.ones(data.columns))
     if data.centre is not None and data.spread is not None:
         width_F = 1 / per_column(data.spread, data.columns, "spread")
-        return Gaussians((centres_CF - per_column(data.centre, data.columns, "centre")) * width_F, width_F)
+        return Gaussians(
+            (centres_CF - per_column(data.centre, data.columns, "centre")) * width_F, width_F
+        )
     width_F = 1 / np.sqrt(1 + centres_CF.var(0))
     return Gaussians((centres_CF - centres_CF.mean(0)) * width_F, width_F)
 
 
 def _check(data: DataSection, split: HorizontalSplitSection, trained: int, tested: int) -> None:
-    if split.how not in ("iid", "dirichlet") or (split.how == "dirichlet" and split.sizes != "equal"):
+    if split.how not in ("iid", "dirichlet") or (
+        split.how == "dirichlet" and split.sizes != "equal"
+    ):
         raise SpecError(
-            f'split: data.source "{data.source}" makes rows client by client, equally many each; use how = "iid", or '
-            f'"dirichlet" with sizes = "equal", in place of "{split.how}" with "{split.sizes}"'
+            f'split: data.source "{data.source}" makes rows client by client, equally many each; '
+            f'use how = "iid", or "dirichlet" with sizes = "equal", in place of "{split.how}" with '
+            f'"{split.sizes}"'
         )
     if data.scale == "unit":
         raise SpecError(
-            f'data.scale: "unit" needs the range of all rows, and data.source "{data.source}" never has them at once; '
-            'use "standard" or "none"'
+            f'data.scale: "unit" needs the range of all rows, and data.source "{data.source}" '
+            'never has them at once; use "standard" or "none"'
         )
     if data.validation_fraction:
         raise SpecError(
-            f'data.validation_fraction: wanted none, since data.source "{data.source}" never has all training rows at '
-            f'once to hold some out, got {data.validation_fraction:g}; leave it out or use "synthetic"'
+            f'data.validation_fraction: wanted none, since data.source "{data.source}" never has '
+            f"all training rows at once to hold some out, got {data.validation_fraction:g}; leave "
+            'it out or use "synthetic"'
         )
     check_alpha(split.alpha)
     check_enough(trained, split.clients, split.least)
@@ -287,6 +324,7 @@ def _check(data: DataSection, split: HorizontalSplitSection, trained: int, teste
     most = MOST_CELLS // data.columns
     if not data.generated_classes <= tested <= most:
         raise SpecError(
-            f"data.test_fraction: wanted {data.generated_classes:,} (data.classes) to {most:,} held-out rows, which "
-            f"are kept in memory, got {tested:,}; change it or set data.test_rows"
+            f"data.test_fraction: wanted {data.generated_classes:,} (data.classes) to {most:,} "
+            f"held-out rows, which are kept in memory, got {tested:,}; change it or set "
+            "data.test_rows"
         )

@@ -1,9 +1,11 @@
 """Reader for the heart disease data of four hospitals, divided as FLamby does.
 
-Columns slope, ca and thal are left out, then records without a value; cp and restecg become indicators of all but their
-first value: 13 features. 66 % of each hospital's records are for training, stratified, drawn with the seed 43; each
-hospital's features are standardised by its own training records. Files: processed.*.data of the UCI repository (Janosi
-et al.), or one heart_disease_uci.csv with words in place of codes. Source: Ogier du Terrail et al., "FLamby" (2022).
+Columns slope, ca and thal are left out, then records without a value; cp and restecg become
+indicators of all but their
+first value: 13 features. 66 % of each hospital's records are for training, stratified, drawn with
+the seed 43; each hospital's features are standardised by its own training records. Files:
+processed.*.data of the UCI repository (Janosi et al.), or one heart_disease_uci.csv with words in
+place of codes. Source: Ogier du Terrail et al., "FLamby" (2022).
 """
 
 # D records of a hospital, F features
@@ -25,8 +27,20 @@ from raydpzv.errors import DataError
 _WANTED = 'data set "heart_disease"'
 _CENTRES = ("cleveland", "hungarian", "switzerland", "va")
 _HELD = (
-    *("age", "sex", "cp", "trestbps", "chol", "fbs", "restecg", "thalach", "exang", "oldpeak", "slope", "ca"),
-    *("thal", "num"),
+    "age",
+    "sex",
+    "cp",
+    "trestbps",
+    "chol",
+    "fbs",
+    "restecg",
+    "thalach",
+    "exang",
+    "oldpeak",
+    "slope",
+    "ca",
+    "thal",
+    "num",
 )
 _MEASURED = ("age", "trestbps", "chol", "thalach", "oldpeak")
 _CODES = {
@@ -43,13 +57,16 @@ _CSV = "heart_disease_uci.csv"
 _CSV_CENTRES = ("Cleveland", "Hungary", "Switzerland", "VA Long Beach")
 _TESTED, _SEED = 0.34, 43
 FEATURES = (
-    *(*_MEASURED, *(f"{name}={words[-1]}" for name, words in _CODES.items() if len(words) == 2)),
+    *_MEASURED,
+    *(f"{name}={words[-1]}" for name, words in _CODES.items() if len(words) == 2),
     *(f"{name}={word}" for name, words in _CODES.items() if len(words) > 2 for word in words[1:]),
 )
 
 
 def read_folder(request: Request) -> Split:
-    """Return training and test rows of all hospitals, x [D, 13], the hospitals as silos. Raises DataError."""
+    """Return training and test rows of all hospitals, x [D, 13], the hospitals as silos. Raises
+    DataError.
+    """
     folder = request.folder
     names = [f"processed.{centre}.data" for centre in _CENTRES]
     if (folder / _CSV).is_file():
@@ -70,7 +87,9 @@ def _processed(request: Request, name: str) -> tuple[np.ndarray, np.ndarray]:
         first = _FIRST.get(column, 0)
         known = {f"{first + i}{end}": float(i) for i in range(len(words)) for end in ("", ".0")}
         codes[column] = cells.codes(column, known, gap="?")
-    return _complete(cells.numbers(_MEASURED, gap="?"), codes, cells.numbers(["num"], gap="?")[:, 0])
+    return _complete(
+        cells.numbers(_MEASURED, gap="?"), codes, cells.numbers(["num"], gap="?")[:, 0]
+    )
 
 
 def _of_one_file(request: Request) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -86,7 +105,9 @@ def _of_one_file(request: Request) -> list[tuple[np.ndarray, np.ndarray]]:
     found = []
     for silo in range(len(_CSV_CENTRES)):
         own = centre == silo
-        found.append(_complete(values[own], {c: code[own] for c, code in codes.items()}, labels[own]))
+        found.append(
+            _complete(values[own], {c: code[own] for c, code in codes.items()}, labels[own])
+        )
     return found
 
 
@@ -95,7 +116,9 @@ def _complete(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return features [D, 13] and labels [D] of the records without a gap."""
     indicators = [
-        (code == level).astype(float) for name, code in codes.items() for level in range(1, len(_CODES[name]))
+        (code == level).astype(float)
+        for name, code in codes.items()
+        for level in range(1, len(_CODES[name]))
     ]
     gaps = np.isnan(np.column_stack([values_DF, *codes.values(), labels_D])).any(1)
     return np.column_stack([values_DF, *indicators])[~gaps], (labels_D[~gaps] > 0).astype(np.int64)
@@ -106,7 +129,8 @@ def _divided(x_DF: np.ndarray, y_D: np.ndarray, silo: int) -> Split:
     drawn = stratified_rows(y_D, _TESTED, _SEED) if len(y_D) else None
     if drawn is None:
         raise DataError(
-            f'{_WANTED}: the {len(y_D)} records of "{_CENTRES[silo]}" without a gap are too few to have both classes '
+            f'{_WANTED}: the {len(y_D)} records of "{_CENTRES[silo]}" without a gap are too few to '
+            "have both classes "
             "for training and test; get the files again"
         )
     table = Table("heart_disease", x_DF, y_D, 2, FEATURES, silos=np.full(len(y_D), silo))
@@ -114,5 +138,7 @@ def _divided(x_DF: np.ndarray, y_D: np.ndarray, silo: int) -> Split:
 
 
 def _joined(tables: Sequence[Table]) -> Table:
-    x, y, silos = (np.concatenate([getattr(table, name) for table in tables]) for name in ("x", "y", "silos"))
+    x, y, silos = (
+        np.concatenate([getattr(table, name) for table in tables]) for name in ("x", "y", "silos")
+    )
     return Table("heart_disease", x, y, 2, FEATURES, silos=silos)

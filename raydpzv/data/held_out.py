@@ -1,8 +1,9 @@
 """Draws of test and validation rows, and limits on the rows that are used.
 
-The stratified draw is scikit-learn's `train_test_split(..., stratify=y)` to the bit (a test compares them), written out
-because importing `sklearn.model_selection` takes two seconds of CPU, and so that no release of theirs moves a recorded
-run. Rows that belong together, such as one patient's, can stay on one side.
+The stratified draw is scikit-learn's `train_test_split(..., stratify=y)` to the bit (a test
+compares them), written out because importing `sklearn.model_selection` takes two seconds of CPU,
+and so that no release of theirs moves a recorded run. Rows that belong together, such as one
+patient's, can stay on one side.
 """
 
 # D rows, G groups, K classes that occur
@@ -22,15 +23,18 @@ from raydpzv.keys import Key
 def hold_out(
     table: Table, fraction: float, key: Key, how: str = "stratified", part: str = "test"
 ) -> tuple[Table, Table]:
-    """Return a table without and with the rows that are held out: a fraction of its rows, or of its groups.
+    """Return a table without and with the rows that are held out: a fraction of its rows, or of its
+    groups.
 
-    how: "stratified", every class in (nearly) the same proportion on both sides, or "plain", by a permutation of the
-    rows' numbers, or the groups', whatever the labels are. Groups stay whole. part: what the rows are for. Raises
-    SpecError for a fraction outside (0, 1), DataError where a class has too few rows or groups to appear on both sides,
-    or no row is left to train on.
+    how: "stratified", every class in (nearly) the same proportion on both sides, or "plain", by a
+    permutation of the rows' numbers, or the groups', whatever the labels are. Groups stay whole.
+    part: what the rows are for. Raises SpecError for a fraction outside (0, 1), DataError where a
+    class has too few rows or groups to appear on both sides, or no row is left to train on.
     """
     if not 0 < fraction < 1:
-        raise SpecError(f"{part}_fraction is {fraction}: choose a number between 0 and 1, such as 0.2")
+        raise SpecError(
+            f"{part}_fraction is {fraction}: choose a number between 0 and 1, such as 0.2"
+        )
     if how == "plain":
         drawn = _plain_rows(table, fraction, key, part)
     else:
@@ -46,20 +50,25 @@ def hold_out(
 
 
 def with_validation(split: Split, fraction: float, key: Key, how: str = "stratified") -> Split:
-    """Return the same with a fraction of the training rows held out for validation, as `hold_out` does; 0: none."""
+    """Return the same with a fraction of the training rows held out for validation, as `hold_out`
+    does; 0: none.
+    """
     if fraction == 0:
         return split
     train, validation = hold_out(split.train, fraction, key, how, "validation")
     return Split(train, split.test, validation)
 
 
-def _plain_rows(table: Table, fraction: float, key: Key, part: str) -> tuple[np.ndarray, np.ndarray]:
+def _plain_rows(
+    table: Table, fraction: float, key: Key, part: str
+) -> tuple[np.ndarray, np.ndarray]:
     units = table.rows if table.groups is None else len(np.unique(table.groups))
     held_out = math.ceil(fraction * units)
     if held_out == units:
         unit = "rows" if table.groups is None else "groups"
         raise DataError(
-            f'"{table.name}" has {units} {unit}, and {part}_fraction {fraction} leaves none to train on: add {unit} or '
+            f'"{table.name}" has {units} {unit}, and {part}_fraction {fraction} leaves none to '
+            f"train on: add {unit} or "
             "change it"
         )
     order = (key / "plain split").generator().permutation(units)
@@ -83,18 +92,21 @@ def check_both_classes(split: Split) -> None:
             continue
         if len(found := np.unique(table.y)) == 1:
             raise DataError(
-                f'the {table.rows} {part} rows of "{table.name}" hold class {found[0]} alone of two: wanted both, '
-                "without which there is no AUC and a constant prediction is always right; give more of them "
-                f"({settings}) or others"
+                f'the {table.rows} {part} rows of "{table.name}" hold class {found[0]} alone of '
+                "two: wanted both, "
+                "without which there is no AUC and a constant prediction is always right; give "
+                f"more of them ({settings}) or others"
             )
 
 
 @dataclass(frozen=True)
 class Limits:
-    """At most so many training and test rows (None: all), drawn at random, stratified or ("plain") not.
+    """At most so many training and test rows (None: all), drawn at random, stratified or ("plain")
+    not.
 
-    Stratified, every class keeps its proportional share within one row; every row has the same chance. The draw needs
-    the labels alone, so that a source with many rows can choose before it reads their features.
+    Stratified, every class keeps its proportional share within one row; every row has the same
+    chance. The draw needs the labels alone, so that a source with many rows can choose before it
+    reads their features.
     """
 
     train_rows: int | None
@@ -103,15 +115,22 @@ class Limits:
     how: str = "stratified"
 
     def train(self, labels: np.ndarray, classes: int, name: str) -> np.ndarray | None:
-        """Return the training rows to keep, ascending, None for all; SpecError for fewer than classes."""
+        """Return the training rows to keep, ascending, None for all; SpecError for fewer than
+        classes.
+        """
         return self._chosen(labels, classes, name, "train")
 
     def test(self, labels: np.ndarray, classes: int, name: str) -> np.ndarray | None:
-        """Return the test rows to keep, ascending, None for all; SpecError for fewer than classes."""
+        """Return the test rows to keep, ascending, None for all; SpecError for fewer than
+        classes.
+        """
         return self._chosen(labels, classes, name, "test")
 
     def _chosen(self, labels: np.ndarray, classes: int, name: str, part: str) -> np.ndarray | None:
-        rows, key = self.train_rows if part == "train" else self.test_rows, self.key / "limit" / part
+        rows, key = (
+            self.train_rows if part == "train" else self.test_rows,
+            self.key / "limit" / part,
+        )
         if rows is None or rows >= len(labels):
             return None
         if self.how == "plain":
@@ -135,7 +154,8 @@ def limit(
 def stratified_rows(
     labels: np.ndarray, test_fraction: float, seed: int
 ) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return the numbers of the training and of the test rows; None if a class would be missing on either side.
+    """Return the numbers of the training and of the test rows; None if a class would be missing on
+    either side.
 
     labels: int [D]; test_fraction: in (0, 1); seed: 32 bits.
     """
@@ -160,7 +180,9 @@ def stratified_rows(
 
 
 def _shares(counts_K: np.ndarray, draws: int, rng: np.random.RandomState) -> np.ndarray:
-    """Return how many of the draws each class gets, int [K]: its proportion, the largest remainders rounded up."""
+    """Return how many of the draws each class gets, int [K]: its proportion, the largest remainders
+    rounded up.
+    """
     exact_K = counts_K / counts_K.sum() * draws
     shares_K = np.floor(exact_K)
     remainders_K = exact_K - shares_K
@@ -178,11 +200,12 @@ def _shares(counts_K: np.ndarray, draws: int, rng: np.random.RandomState) -> np.
 def grouped_rows(
     labels: np.ndarray, groups: np.ndarray, test_fraction: float, seed: int
 ) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return the numbers of the training and of the test rows, each ascending; None if a class is missing on a side.
+    """Return the numbers of the training and of the test rows, each ascending; None if a class is
+    missing on a side.
 
-    labels, groups: int [D]; test_fraction: of the groups, in (0, 1); seed: 32 bits. Where every group has one class
-    the draw of groups is stratified by it, as `stratified_rows` does it; groups of several classes are drawn as they
-    come.
+    labels, groups: int [D]; test_fraction: of the groups, in (0, 1); seed: 32 bits. Where every
+    group has one class the draw of groups is stratified by it, as `stratified_rows` does it; groups
+    of several classes are drawn as they come.
     """
     group_D = np.unique(groups, return_inverse=True)[1]
     count = int(group_D.max()) + 1
@@ -192,21 +215,30 @@ def grouped_rows(
     if np.array_equal(lowest_G, highest_G):
         drawn = stratified_rows(lowest_G, test_fraction, seed)
     else:
-        order = np.random.RandomState(seed).permutation(count)  # the generator of the stratified draw
+        order = np.random.RandomState(seed).permutation(
+            count
+        )  # the generator of the stratified draw
         held_out = math.ceil(test_fraction * count)
         drawn = order[held_out:], order[:held_out]
     if drawn is None:
         return None
     tested_D = np.isin(group_D, drawn[1])
-    complete = all(len(np.unique(labels[side])) == len(np.unique(labels)) for side in (~tested_D, tested_D))
+    complete = all(
+        len(np.unique(labels[side])) == len(np.unique(labels)) for side in (~tested_D, tested_D)
+    )
     return (np.flatnonzero(~tested_D), np.flatnonzero(tested_D)) if complete else None
 
 
-def _by_class(labels: np.ndarray, classes: int, name: str, rows: int, setting: str, key: Key) -> np.ndarray:
-    """Systematic sampling along the rows sorted by class: equally spaced places from a random start."""
+def _by_class(
+    labels: np.ndarray, classes: int, name: str, rows: int, setting: str, key: Key
+) -> np.ndarray:
+    """Systematic sampling along the rows sorted by class: equally spaced places from a random
+    start.
+    """
     if rows < classes:
         raise SpecError(
-            f'{setting} is {rows}, fewer than the {classes} classes of "{name}": ask for at least {classes} rows, or '
+            f'{setting} is {rows}, fewer than the {classes} classes of "{name}": ask for at least '
+            f"{classes} rows, or "
             "none for all"
         )
     generator = key.generator()
@@ -224,7 +256,8 @@ def _too_few(table: Table, fraction: float, part: str) -> DataError:
         counts = np.array([len(np.unique(table.groups[table.y == label])) for label in labels])
     least = int(np.argmin(counts))
     return DataError(
-        f'class {labels[least]} of "{table.name}" has {counts[least]} of {total} {unit} ({len(labels)} '
-        f"classes), too few to appear in training and {part} rows with {part}_fraction {fraction}: add "
-        f"{unit}, drop the class or change {part}_fraction"
+        f'class {labels[least]} of "{table.name}" has {counts[least]} of {total} {unit} '
+        f"({len(labels)} "
+        f"classes), too few to appear in training and {part} rows with {part}_fraction {fraction}: "
+        f"add {unit}, drop the class or change {part}_fraction"
     )

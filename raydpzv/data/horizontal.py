@@ -1,10 +1,13 @@
 """Shares of the rows among clients (horizontal learning).
 
 iid                  at random, the same number of rows for every client
-dirichlet, "equal"   the same number of rows, each client with class shares q_i ~ Dir(α p), where p are the
-                     class shares of the data: Hsu, Qi, Brown, "Measuring the effects of non-identical data
-                     distribution for federated visual classification" (2019), Section 3
-dirichlet, "drawn"   the rows of every class shared out by Dir(α 1_M), so that sizes differ too: Li, Diao, Chen,
+dirichlet, "equal"   the same number of rows, each client with class shares q_i ~ Dir(α p), where p
+are the
+                     class shares of the data: Hsu, Qi, Brown, "Measuring the effects of
+                     non-identical data distribution for federated visual classification" (2019),
+                     Section 3
+dirichlet, "drawn"   the rows of every class shared out by Dir(α 1_M), so that sizes differ too: Li,
+Diao, Chen,
                      He, "Federated learning on non-IID data silos" (ICDE 2022), Section IV
 
 Small α: clients that see few classes; large α: clients alike. Every row has exactly one owner.
@@ -51,13 +54,16 @@ class Partition(Protocol):
         ...
 
     def rows(self, client: int) -> np.ndarray:
-        """Return the client's row numbers, ascending. Raises InputError if there is no such client."""
+        """Return the client's row numbers, ascending. Raises InputError if there is no such
+        client.
+        """
         ...
 
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """The rows of every client in memory: 4 bytes a row and 4 bytes a client (8 and 8 beyond 2^31 rows).
+    """The rows of every client in memory: 4 bytes a row and 4 bytes a client (8 and 8 beyond 2^31
+    rows).
 
     ids      row numbers [N], int32 or int64: client 0's ascending, then client 1's, ...
     offsets  of the same type, [M + 1]: client i has ids[offsets[i] : offsets[i + 1]]
@@ -88,8 +94,8 @@ class Parts:
 class EvenParts:
     """Rows 0..`total` - 1 in turn: client 0's, then client 1's, ... Nothing is kept of any client.
 
-    total: rows of all `clients` together (N), at least one each; numbers of rows differ by at most 1, the larger ones
-    first.
+    total: rows of all `clients` together (N), at least one each; numbers of rows differ by at most
+    1, the larger ones first.
     """
 
     clients: int
@@ -113,7 +119,9 @@ class EvenParts:
         return np.arange(start, start + least + (client < larger))
 
     def owners(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the clients that rows (int64 [n], numbers in 0..N-1) belong to, and which of their rows these are."""
+        """Return the clients that rows (int64 [n], numbers in 0..N-1) belong to, and which of their
+        rows these are.
+        """
         least, larger = divmod(self.total, self.clients)
         edge = larger * (least + 1)
         owners = np.where(rows < edge, rows // (least + 1), larger + (rows - edge) // least)
@@ -127,11 +135,12 @@ def check_client(client: int, clients: int) -> None:
 
 
 def split_rows(labels: np.ndarray, split: HorizontalSplitSection, key: Key) -> Parts:
-    """Share the rows with these `labels` (whole numbers [N]) out among the clients of a [split] section.
+    """Share the rows with these `labels` (whole numbers [N]) out among the clients of a [split]
+    section.
 
-    A client that draws fewer than `split.least` rows gets more from the largest. Depends on labels, settings and key
-    alone. Needs 16 bytes a client and class in passing. Raises SpecError for an alpha out of range and fewer rows than
-    clients · least.
+    A client that draws fewer than `split.least` rows gets more from the largest. Depends on labels,
+    settings and key alone. Needs 16 bytes a client and class in passing. Raises SpecError for an
+    alpha out of range and fewer rows than clients · least.
     """
     share: Callable[[np.ndarray, HorizontalSplitSection, np.random.Generator], np.ndarray]
     share = HORIZONTAL_SPLITS[split.how]
@@ -144,7 +153,8 @@ def check_enough(rows: int, clients: int, least: int) -> None:
     """Raise SpecError where rows do not give every client `least`."""
     if rows < clients * least:
         raise SpecError(
-            f"{rows} rows cannot give {clients} clients {least} each: use at most {rows // least} clients"
+            f"{rows} rows cannot give {clients} clients {least} each: use at most {rows // least} "
+            "clients"
         )
 
 
@@ -152,12 +162,17 @@ def check_alpha(alpha: float) -> None:
     """Raise SpecError for a concentration out of range."""
     if not ALPHAS[0] <= alpha <= ALPHAS[1]:
         raise SpecError(
-            f"alpha is {alpha}: choose a number from {ALPHAS[0]:g} (one class a client) to {ALPHAS[1]:g} (alike)"
+            f"alpha is {alpha}: choose a number from {ALPHAS[0]:g} (one class a client) to "
+            f"{ALPHAS[1]:g} (alike)"
         )
 
 
-def by_owner(owners: np.ndarray, split: HorizontalSplitSection, generator: np.random.Generator) -> np.ndarray:
-    """Return every row's owner as the data say, int32 [N]. Raises SpecError unless each of 0..M-1 has enough rows."""
+def by_owner(
+    owners: np.ndarray, split: HorizontalSplitSection, generator: np.random.Generator
+) -> np.ndarray:
+    """Return every row's owner as the data say, int32 [N]. Raises SpecError unless each of 0..M-1
+    has enough rows.
+    """
     rows = np.bincount(owners, minlength=split.clients)
     if len(rows) != split.clients:
         raise SpecError(
@@ -165,13 +180,16 @@ def by_owner(owners: np.ndarray, split: HorizontalSplitSection, generator: np.ra
         )
     if (short := np.flatnonzero(rows < split.least)).size:
         raise SpecError(
-            f"client {short[0]} has {rows[short[0]]} training rows, wanted at least {split.least} (split.least): hold "
-            "out fewer test rows (data.test_fraction), or hand over test rows of your own"
+            f"client {short[0]} has {rows[short[0]]} training rows, wanted at least {split.least} "
+            "(split.least): hold out fewer test rows (data.test_fraction), or hand over test rows "
+            "of your own"
         )
     return owners.astype(np.int32)
 
 
-def iid(labels: np.ndarray, split: HorizontalSplitSection, generator: np.random.Generator) -> np.ndarray:
+def iid(
+    labels: np.ndarray, split: HorizontalSplitSection, generator: np.random.Generator
+) -> np.ndarray:
     """Return every row's owner, int32 [N]: drawn at random, equally many rows each."""
     return generator.permutation(_owners(_even(len(labels), split.clients)))
 
@@ -184,18 +202,22 @@ def dirichlet(
     if split.sizes == "equal":
         counts_MC = _equal_counts(_even(len(labels), split.clients), supply, split.alpha, generator)
         return owners_of(classes, counts_MC, generator)
-    owner = owners_of(classes, _drawn_counts(split.clients, supply, split.alpha, generator), generator)
+    owner = owners_of(
+        classes, _drawn_counts(split.clients, supply, split.alpha, generator), generator
+    )
     return _top_up(owner, split.clients, split.least, generator)
 
 
 def _equal_counts(
     sizes: np.ndarray, supply: np.ndarray, alpha: float, generator: np.random.Generator
 ) -> np.ndarray:
-    """Draw every client's rows of every class, int64 [M, C], with the sums `sizes` [M] and `supply` [C].
+    """Draw every client's rows of every class, int64 [M, C], with the sums `sizes` [M] and `supply`
+    [C].
 
-    Each client asks for a multinomial draw from its own class shares. Where a class is asked for more often
-    than it has rows, chance decides which of the wishes come true; what is still needed is asked for again
-    among the classes that are left. Every turn satisfies everyone or uses up a class.
+    Each client asks for a multinomial draw from its own class shares. Where a class is asked for
+    more often than it has rows, chance decides which of the wishes come true; what is still needed
+    is asked for again among the classes that are left. Every turn satisfies everyone or uses up a
+    class.
     """
     shares_MC = generator.dirichlet(alpha * supply / supply.sum(), len(sizes))
     counts_MC = np.zeros(shares_MC.shape, np.int64)
@@ -204,7 +226,9 @@ def _equal_counts(
         short = np.flatnonzero(need)
         wishes = generator.multinomial(need[short], _among(shares_MC[short], left))
         for j in np.flatnonzero(wishes.sum(0) > left):
-            wishes[:, j] = generator.multivariate_hypergeometric(wishes[:, j], left[j], method="marginals")
+            wishes[:, j] = generator.multivariate_hypergeometric(
+                wishes[:, j], left[j], method="marginals"
+            )
         counts_MC[short] += wishes
         need[short] -= wishes.sum(1)
         left -= wishes.sum(0)
@@ -212,7 +236,9 @@ def _equal_counts(
 
 
 def _among(shares_mC: np.ndarray, left: np.ndarray) -> np.ndarray:
-    """Shares of the classes that have rows left; who wants none of those takes them as they come."""
+    """Shares of the classes that have rows left; who wants none of those takes them as they
+    come.
+    """
     open_mC = np.where(left > 0, shares_mC, 0.0)
     total = open_mC.sum(1, keepdims=True)
     wanting = total > 1e-300  # below, a quotient loses its digits or overflows
@@ -230,7 +256,9 @@ def _drawn_counts(
     return counts_MC
 
 
-def owners_of(classes: np.ndarray, counts_MC: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+def owners_of(
+    classes: np.ndarray, counts_MC: np.ndarray, generator: np.random.Generator
+) -> np.ndarray:
     """Return every row's owner, int32 [N]: which rows of its class a client gets is chance."""
     owner = np.empty(len(classes), np.int32)
     by_class = np.argsort(classes, kind="stable")
@@ -242,8 +270,12 @@ def owners_of(classes: np.ndarray, counts_MC: np.ndarray, generator: np.random.G
     return owner
 
 
-def _top_up(owner: np.ndarray, clients: int, least: int, generator: np.random.Generator) -> np.ndarray:
-    """Fill every client up to `least` rows with random rows of the largest, cut down to one level."""
+def _top_up(
+    owner: np.ndarray, clients: int, least: int, generator: np.random.Generator
+) -> np.ndarray:
+    """Fill every client up to `least` rows with random rows of the largest, cut down to one
+    level.
+    """
     sizes = np.bincount(owner, minlength=clients)
     lack = np.maximum(least - sizes, 0)
     if not lack.any():
@@ -259,9 +291,13 @@ def _top_up(owner: np.ndarray, clients: int, least: int, generator: np.random.Ge
 
 
 def _cut(sizes: np.ndarray, wanted: int) -> np.ndarray:
-    """Return the sizes after taking `wanted` rows one by one, each from the client that then has most."""
+    """Return the sizes after taking `wanted` rows one by one, each from the client that then has
+    most.
+    """
     above = bisect_left(
-        range(int(sizes.max()) + 1), -wanted + 1, key=lambda level: -int(np.maximum(sizes - level, 0).sum())
+        range(int(sizes.max()) + 1),
+        -wanted + 1,
+        key=lambda level: -int(np.maximum(sizes - level, 0).sum()),
     )
     level = above - 1  # the greatest level with at least `wanted` rows above it
     keep = np.minimum(sizes, level)
@@ -289,7 +325,9 @@ def _parts(owner: np.ndarray, clients: int) -> Parts:
     return Parts(ids, offsets)
 
 
-def batch_rows(parts: Partition, key: Key, client: int, round: int, step: int, batch: int) -> np.ndarray:
+def batch_rows(
+    parts: Partition, key: Key, client: int, round: int, step: int, batch: int
+) -> np.ndarray:
     """Return min(B, n_i) different row ids of the client, drawn uniformly."""
     held = parts.rows(client)
     if batch >= len(held):

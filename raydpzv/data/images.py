@@ -1,9 +1,11 @@
-"""Readers for published pictures: IDX files (MNIST and its replacements) and CIFAR-10's binary version.
+"""Readers for published pictures: IDX files (MNIST and its replacements) and CIFAR-10's binary
+version.
 
-An IDX file is big-endian: two zero bytes, a type code (8: unsigned byte), the number of dimensions, one 32-bit length a
-dimension, then the values in row-major order. It may be compressed by gzip. Source: "The MNIST database", LeCun,
-Cortes, Burges. A record of CIFAR-10 is 3073 bytes: the label, then 1024 red, 1024 green and 1024 blue pixels in
-row-major order. Source: "The CIFAR-10 dataset", Krizhevsky, Nair, Hinton.
+An IDX file is big-endian: two zero bytes, a type code (8: unsigned byte), the number of dimensions,
+one 32-bit length a dimension, then the values in row-major order. It may be compressed by gzip.
+Source: "The MNIST database", LeCun, Cortes, Burges. A record of CIFAR-10 is 3073 bytes: the label,
+then 1024 red, 1024 green and 1024 blue pixels in row-major order. Source: "The CIFAR-10 dataset",
+Krizhevsky, Nair, Hinton.
 """
 
 from __future__ import annotations
@@ -37,7 +39,8 @@ _CIFAR_TEST = ("test_batch.bin",)
 def read_idx_folder(request: Request) -> Split:
     """Return the official training and test rows: x [D, 1, H, W] in 0..1, ten classes.
 
-    Each of the four files may end in .gz, and may have a dot in place of its second hyphen. Raises DataError.
+    Each of the four files may end in .gz, and may have a dot in place of its second hyphen. Raises
+    DataError.
     """
     name, home = request.data.source, request.home
     found = {wanted: _find(request.folder, wanted) for wanted in _IDX_FILES}
@@ -45,20 +48,25 @@ def read_idx_folder(request: Request) -> Split:
     if lacking:
         raise missing(f'data set "{name}"', lacking, request.folder, home)
     train_x, train_y, test_x, test_y = (
-        _read_idx(path, 3 if "images" in wanted else 1, home) for wanted, path in found.items() if path
+        _read_idx(path, 3 if "images" in wanted else 1, home)
+        for wanted, path in found.items()
+        if path
     )
     return Split(_idx_table(name, train_x, train_y), _idx_table(name, test_x, test_y))
 
 
 def _read_idx(path: Path, dimensions: int, home: str) -> np.ndarray:
-    """Return an IDX file's uint8 array; DataError unless type, dimensions and length fit its header."""
+    """Return an IDX file's uint8 array; DataError unless type, dimensions and length fit its
+    header.
+    """
     data = _decompressed(path, home)
     head = 4 + 4 * dimensions
     magic = bytes((0, 0, _UNSIGNED_BYTE, dimensions))
     if data[:4] != magic or len(data) < head:
         raise unreadable(
             path,
-            f"it begins with {data[:4].hex() or 'nothing'}, an IDX header of {head} bytes with {magic.hex()}",
+            f"it begins with {data[:4].hex() or 'nothing'}, an IDX header of {head} bytes with "
+            f"{magic.hex()}",
             home,
         )
     shape = tuple(int(n) for n in np.frombuffer(data, ">u4", dimensions, offset=4))
@@ -105,7 +113,8 @@ def _decompressed(path: Path, home: str) -> bytes:
 def _idx_table(name: str, images_DHW: np.ndarray, labels_D: np.ndarray) -> Table:
     if len(images_DHW) != len(labels_D):
         raise DataError(
-            f'data set "{name}" has a file of {len(images_DHW)} images and one of {len(labels_D)} labels: '
+            f'data set "{name}" has a file of {len(images_DHW)} images and one of {len(labels_D)} '
+            "labels: "
             "take both from the same release"
         )
     return Table(name, images_DHW[:, None].astype(np.float32) / np.float32(255), labels_D, CLASSES)
@@ -121,5 +130,7 @@ def _cifar_table(folder: Path, names: tuple[str, ...], home: str) -> Table:
 def _cifar_records(path: Path, home: str) -> np.ndarray:
     data = read_bytes(path, home)
     if not data or len(data) % _CIFAR_RECORD:
-        raise unreadable(path, f"its {len(data)} bytes are not whole records of {_CIFAR_RECORD}", home)
+        raise unreadable(
+            path, f"its {len(data)} bytes are not whole records of {_CIFAR_RECORD}", home
+        )
     return np.frombuffer(data, np.uint8).reshape(-1, _CIFAR_RECORD)

@@ -1,8 +1,9 @@
 """Reader for the in-hospital mortality task of the MIMIC-III benchmark.
 
-The benchmark (Harutyunyan et al. 2019, Scientific Data 6:96; github.com/YerevaNN/mimic3-benchmarks) has a folder with
-`train` and `test`, each with a listfile.csv (stay,y_true) and one CSV per stay: Hours, then 17 variables, empty where
-nothing was measured. MIMIC-III itself is licensed to persons and cannot come along.
+The benchmark (Harutyunyan et al. 2019, Scientific Data 6:96; github.com/YerevaNN/mimic3-benchmarks)
+has a folder with `train` and `test`, each with a listfile.csv (stay,y_true) and one CSV per stay:
+Hours, then 17 variables, empty where nothing was measured. MIMIC-III itself is licensed to persons
+and cannot come along.
 """
 
 # D rows, T hours, F variables
@@ -39,7 +40,9 @@ VARIABLES = {
     "Weight": 81.0,
     "pH": 7.4,
 }
-"""The variables in the benchmark's order and spelling, and the normal value taken before the first measurement."""
+"""The variables in the benchmark's order and spelling, and the normal value taken before the first
+measurement.
+"""
 _COLUMNS = ("Hours", *VARIABLES)
 _WORDS = {
     "none": 1,
@@ -62,20 +65,24 @@ _WORDS = {
 
 
 def read_folder(request: Request) -> Split:
-    """Return x [D, 48, 17], hour by hour, and y [D] (1: died in hospital) of `folder`/train and `folder`/test.
+    """Return x [D, 48, 17], hour by hour, and y [D] (1: died in hospital) of `folder`/train and
+    `folder`/test.
 
-    An hour holds its last measurement, else the hour before it; before the first one the normal value. A value that
-    starts with a number is that number; the coma scale's words are its numbers. (The benchmark's own discretiser codes
-    words one-hot and adds masks.) Raises DataError.
+    An hour holds its last measurement, else the hour before it; before the first one the normal
+    value. A value that starts with a number is that number; the coma scale's words are its numbers.
+    (The benchmark's own discretiser codes words one-hot and adds masks.) Raises DataError.
     """
     lists = {
-        part: read_cells(request, f"{part}/listfile.csv", ("stay", "y_true")) for part in ("train", "test")
+        part: read_cells(request, f"{part}/listfile.csv", ("stay", "y_true"))
+        for part in ("train", "test")
     }
     return Split(*(_part(request, part, stays) for part, stays in lists.items()))
 
 
 def _part(request: Request, part: str, listed: Cells) -> Table:
-    stays = [_stay(read_cells(request, f"{part}/{name}", _COLUMNS)) for name in listed.texts("stay")]
+    stays = [
+        _stay(read_cells(request, f"{part}/{name}", _COLUMNS)) for name in listed.texts("stay")
+    ]
     if not stays:
         raise DataError(f'"{listed.path}" lists no stay: give it rows of stay,y_true')
     return Table(part, np.stack(stays), listed.codes("y_true", {"0": 0, "1": 1}).astype(int), 2)
@@ -85,7 +92,9 @@ def _stay(cells: Cells) -> np.ndarray:
     """One stay's record, float64 [48, 17]."""
     found = np.full((HOURS, len(VARIABLES)), np.nan)
     texts = {column: cells.texts(column) for column in _COLUMNS}
-    hours = np.array([_number(cells, row, "Hours", text) for row, text in enumerate(texts["Hours"])])
+    hours = np.array(
+        [_number(cells, row, "Hours", text) for row, text in enumerate(texts["Hours"])]
+    )
     for row in np.argsort(hours, kind="stable"):
         hour = int(np.floor(hours[row]))
         for place, name in enumerate(VARIABLES):

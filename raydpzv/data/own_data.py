@@ -1,4 +1,6 @@
-"""A user's own data: arrays, tensors, frames, Arrow tables, data sets, or a function that returns them."""
+"""A user's own data: arrays, tensors, frames, Arrow tables, data sets, or a function that returns
+them.
+"""
 
 # D rows, M clients, V views
 
@@ -28,10 +30,10 @@ _FORMS = "(x, y), (x, y, x_test, y_test), a table with these names, or a data se
 class OwnData:
     """Rows and labels, whole and of plain types.
 
-    x: numbers [D, ...], or with `views` the arrays of several parties side by side [D, ΣF]; y: whole numbers or texts
-    [D], or numbers for labels, float64 [D, T].
-    owners: whose each row of x is, int64 [D] in 0..M-1; features: the names of flat columns; users: the user that each
-    row is about, int64 [D] in 0..U-1, where that is not its owner.
+    x: numbers [D, ...], or with `views` the arrays of several parties side by side [D, ΣF]; y:
+    whole numbers or texts [D], or numbers for labels, float64 [D, T].
+    owners: whose each row of x is, int64 [D] in 0..M-1; features: the names of flat columns; users:
+    the user that each row is about, int64 [D] in 0..U-1, where that is not its owner.
     """
 
     x: np.ndarray
@@ -69,7 +71,11 @@ def own_data(given: Any, *, numbers: bool | None = False) -> OwnData:
         parts = dict(given)
     elif isinstance(given, tuple) and len(given) in (2, 4):
         parts = dict(zip(("x", "y", "x_test", "y_test"), given, strict=False))
-    elif hasattr(given, "__len__") and hasattr(given, "__getitem__") and not isinstance(given, np.ndarray):
+    elif (
+        hasattr(given, "__len__")
+        and hasattr(given, "__getitem__")
+        and not isinstance(given, np.ndarray)
+    ):
         parts = _pairs(given)
     else:
         raise DataError(f"data: wanted {_FORMS}, got {type(given).__name__}")
@@ -82,7 +88,9 @@ def own_data(given: Any, *, numbers: bool | None = False) -> OwnData:
     features = _columns(parts["x"])
     arrays = {name: as_array(value, name) for name, value in parts.items() if name not in _OWNED}
     owners, users = (
-        numbered_owners(parts[name], len(arrays["x"]), name) if parts.get(name) is not None else None
+        numbered_owners(parts[name], len(arrays["x"]), name)
+        if parts.get(name) is not None
+        else None
         for name in _OWNED
     )
     return OwnData(
@@ -97,7 +105,9 @@ def own_data(given: Any, *, numbers: bool | None = False) -> OwnData:
 
 
 def as_array(value: Any, name: str) -> np.ndarray:
-    """Return an array; of a frame or an Arrow table its columns. Raises DataError for x that are no numbers."""
+    """Return an array; of a frame or an Arrow table its columns. Raises DataError for x that are no
+    numbers.
+    """
     if hasattr(value, "to_pylist") and hasattr(value, "column_names"):
         value = np.stack([np.asarray(column) for column in value.columns], axis=1)
     elif hasattr(value, "detach"):
@@ -107,34 +117,44 @@ def as_array(value: Any, name: str) -> np.ndarray:
     try:
         array = np.asarray(value)
     except (ValueError, TypeError, RuntimeError) as error:
-        raise DataError(f"data: {name} is no array ({error}): wanted rows of the same shape") from None
+        raise DataError(
+            f"data: {name} is no array ({error}): wanted rows of the same shape"
+        ) from None
     if array.dtype.kind not in "fiub" and not name.startswith("y"):
         raise DataError(
-            f"data: {name} is {array.dtype} of shape {array.shape}: wanted numbers; encode text and categories first"
+            f"data: {name} is {array.dtype} of shape {array.shape}: wanted numbers; encode text "
+            "and categories first"
         )
     return array
 
 
 def labels(array: np.ndarray, name: str, *, numbers: bool | None) -> np.ndarray:
-    """Return labels as whole numbers or texts [D], or as numbers float64 [D, T]; as in `own_data`. Raises DataError."""
+    """Return labels as whole numbers or texts [D], or as numbers float64 [D, T]; as in `own_data`.
+    Raises DataError.
+    """
     if array.ndim and not len(array):
         raise DataError(f"data: {name} has no rows; give at least one record")
     several = array.ndim == 2 and array.shape[1] > 1
     if numbers or (numbers is None and (several or array.dtype.kind == "f")):
         if array.ndim not in (1, 2) or array.dtype.kind not in "fiub" or not array.size:
             raise DataError(
-                f"data: {name} is {array.dtype} of shape {array.shape}: wanted numbers, one a row or several, [D, T]"
+                f"data: {name} is {array.dtype} of shape {array.shape}: wanted numbers, one a row "
+                "or several, [D, T]"
             )
         return array.reshape(len(array), -1).astype(np.float64)
     array = array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array
     array = array.astype(str) if array.dtype.kind == "O" else array
     if array.ndim != 1 or array.dtype.kind not in "iubU" or not array.size:
         raise DataError(
-            f"data: {name} is {array.dtype} of shape {array.shape}: wanted one class a row, a whole number from 0 or a "
-            'text of data.classes; convert it to integers, or learn numbers with loss="squared_error" (model.loss)'
+            f"data: {name} is {array.dtype} of shape {array.shape}: wanted one class a row, a "
+            "whole number from 0 or a "
+            "text of data.classes; convert it to integers, or learn numbers with "
+            'loss="squared_error" (model.loss)'
         )
     if array.dtype.kind == "u" and int(array.max()) > MOST_TOKENS:
-        raise DataError(f"data: {name} has whole numbers above {MOST_TOKENS}: number the classes from 0")
+        raise DataError(
+            f"data: {name} has whole numbers above {MOST_TOKENS}: number the classes from 0"
+        )
     return array if array.dtype.kind == "U" else array.astype(np.int64)
 
 
@@ -144,19 +164,21 @@ def side_by_side(views: Mapping[str, Any]) -> tuple[np.ndarray, tuple[View, ...]
     lengths = {name: len(array) if array.ndim else 1 for name, array in arrays.items()}
     if len(set(lengths.values())) > 1:
         raise DataError(
-            f"data: the views have {', '.join(f'{n} ({name})' for name, n in lengths.items())} rows: wanted the same "
-            "records in the same order in each"
+            f"data: the views have {', '.join(f'{n} ({name})' for name, n in lengths.items())} "
+            "rows: wanted the same records in the same order in each"
         )
     found = []
     for name, array in arrays.items():
         whole = array.dtype.kind in "iu"
         if array.ndim < 2:
             raise DataError(
-                f"data: the view of {name} has the shape {array.shape}: wanted one row a record, [D, ...]"
+                f"data: the view of {name} has the shape {array.shape}: wanted one row a record, "
+                "[D, ...]"
             )
         if whole and array.size and max(abs(int(array.min())), abs(int(array.max()))) > MOST_TOKENS:
             raise DataError(
-                f"data: the view of {name} has whole numbers above {MOST_TOKENS}: wanted smaller ones"
+                f"data: the view of {name} has whole numbers above {MOST_TOKENS}: wanted smaller "
+                "ones"
             )
         found.append(View(name, array.shape[1:], whole))
     if not found:
@@ -166,11 +188,12 @@ def side_by_side(views: Mapping[str, Any]) -> tuple[np.ndarray, tuple[View, ...]
 
 
 def by_ids(views: Any, y: Any, ids: Any) -> tuple[Any, np.ndarray]:
-    """Return the records that all views have, in the order of the first view: views in their form, and labels.
+    """Return the records that all views have, in the order of the first view: views in their form,
+    and labels.
 
-    ids: of each view's records, by the views' names or in order, then those of the labels ("labels"); without the last
-    the labels are in the order of the first view. A warning says how many records are left out. Raises DataError for
-    ids that are missing or that a view has twice.
+    ids: of each view's records, by the views' names or in order, then those of the labels
+    ("labels"); without the last the labels are in the order of the first view. A warning says how
+    many records are left out. Raises DataError for ids that are missing or that a view has twice.
     """
     named = isinstance(views, Mapping)
     parts = {name: as_array(view, f"the view of {name}") for name, view in _numbered(views)} | {
@@ -182,17 +205,23 @@ def by_ids(views: Any, y: Any, ids: Any) -> tuple[Any, np.ndarray]:
     given.setdefault(_Y, next(iter(given.values()), None))
     if given.keys() != parts.keys() or any(value is None for value in given.values()):
         listed = ", ".join(name for name in parts if name is not _Y)
-        got = ", ".join(str(name) for name, value in given.items() if name is not _Y and value is not None)
+        got = ", ".join(
+            str(name) for name, value in given.items() if name is not _Y and value is not None
+        )
         raise DataError(
-            f"ids: wanted an entry for each view, {listed}, in the form of views, got {got}; the labels' own come last "
+            f"ids: wanted an entry for each view, {listed}, in the form of views, got {got}; the "
+            "labels' own come last "
             'in a list, in a table as "labels"'
         )
-    rows = {name: _rows_of(given[name], len(array), name or "labels") for name, array in parts.items()}
+    rows = {
+        name: _rows_of(given[name], len(array), name or "labels") for name, array in parts.items()
+    }
     first = next(iter(rows.values()))
     common = [each for each in first if all(each in found for found in rows.values())]
     if not common:
         raise DataError(
-            "ids: no record is in every view; give ids of one kind in each, all numbers or all texts"
+            "ids: no record is in every view; give ids of one kind in each, all numbers or all "
+            "texts"
         )
     if lost := len(set().union(*rows.values())) - len(common):
         warnings.warn(
@@ -217,7 +246,9 @@ def _rows_of(ids: Any, many: int, name: str) -> dict[Hashable, int]:
     """Return the row of each id. Raises DataError."""
     listed = list(ids.tolist() if hasattr(ids, "tolist") else ids)
     if len(listed) != many:
-        raise DataError(f"ids: wanted one for each of the {many} records of {name}, got {len(listed)}")
+        raise DataError(
+            f"ids: wanted one for each of the {many} records of {name}, got {len(listed)}"
+        )
     if absent := sum(each is None or each != each or each == "" for each in listed):
         raise DataError(
             f"ids: {absent} of the {many} records of {name} have none; delete them or give them ids"
@@ -225,23 +256,31 @@ def _rows_of(ids: Any, many: int, name: str) -> dict[Hashable, int]:
     try:
         found = {each: row for row, each in enumerate(listed)}
     except TypeError as error:
-        raise DataError(f"ids: wanted a number or a text for each record of {name} ({error})") from None
+        raise DataError(
+            f"ids: wanted a number or a text for each record of {name} ({error})"
+        ) from None
     if twice := many - len(found):
         raise DataError(
-            f"ids: {twice} of the {many} records of {name} repeat an id; keep one record for each id"
+            f"ids: {twice} of the {many} records of {name} repeat an id; keep one record for each "
+            "id"
         )
     return found
 
 
-def numbered_owners(owners: Sequence[Hashable] | np.ndarray, rows: int, name: str = "clients") -> np.ndarray:
-    """Return each row's owner, int64 [D], numbered in the order in which owners first appear. name: their part's."""
+def numbered_owners(
+    owners: Sequence[Hashable] | np.ndarray, rows: int, name: str = "clients"
+) -> np.ndarray:
+    """Return each row's owner, int64 [D], numbered in the order in which owners first appear. name:
+    their part's.
+    """
     number: dict[Hashable, int] = {}
     try:
         listed = list(owners.tolist() if hasattr(owners, "tolist") else owners)
         found = [number.setdefault(owner, len(number)) for owner in listed]
     except TypeError as error:
         raise DataError(
-            f"clients: wanted how many there are, or the owner of each row, a number or a text ({error})"
+            "clients: wanted how many there are, or the owner of each row, a number or a text "
+            f"({error})"
         ) from None
     if len(found) != rows:
         raise DataError(f"{name}: wanted one owner a row, {rows}, got {len(found)}")
@@ -301,10 +340,13 @@ def _of_numbers(y_DT: np.ndarray, part: str) -> dict[str, Any]:
 
 
 def _of_times(y_DT: np.ndarray, part: str) -> dict[str, Any]:
-    """Return survival times and events as a table has them; part: their name among the data. Raises DataError."""
+    """Return survival times and events as a table has them; part: their name among the data. Raises
+    DataError.
+    """
     if y_DT.shape[1] != 2 or not np.isin(y_DT[:, 1], (0, 1)).all():
         raise DataError(
-            f'data: model.loss = "cox" wants {part} of a time and an event a row, [{len(y_DT)}, 2], an event '
+            f'data: model.loss = "cox" wants {part} of a time and an event a row, [{len(y_DT)}, '
+            "2], an event "
             f"being 1, or 0 for censored, got {list(y_DT.shape)}{_wrong_event(y_DT)}"
         )
     check_times(y_DT[:, 0], f"data: column 0 of {part}")

@@ -1,6 +1,8 @@
-"""Labels and categories that are known without the data: a value's number is its place in a list of the scenario.
+"""Labels and categories that are known without the data: a value's number is its place in a list of
+the scenario.
 
-A list that is read off a column is a function of all records: one value that nobody else has renumbers the others'.
+A list that is read off a column is a function of all records: one value that nobody else has
+renumbers the others'.
 """
 
 from __future__ import annotations
@@ -22,10 +24,11 @@ _WHOLE = re.compile(r"\s*[+-]?[0-9]+\s*")
 
 @dataclass(frozen=True)
 class PublicList:
-    """The values that a column may hold. values: all texts, all whole numbers or all booleans, each once.
+    """The values that a column may hold. values: all texts, all whole numbers or all booleans, each
+    once.
 
-    setting: names the list in errors; other: the one of the values that any value outside the list becomes, None: such
-    a value is refused.
+    setting: names the list in errors; other: the one of the values that any value outside the list
+    becomes, None: such a value is refused.
     """
 
     values: tuple[Label, ...]
@@ -41,7 +44,8 @@ class PublicList:
         return len(self.values)
 
     def places(self, texts: Iterable[str]) -> list[int]:
-        """Return each text's place in the list, that of `other` for one outside, -1 where there is none.
+        """Return each text's place in the list, that of `other` for one outside, -1 where there is
+        none.
 
         A text's place depends on that text and the list alone.
         """
@@ -51,12 +55,15 @@ class PublicList:
 
     def refusal(self, value: object, row: int, column: str, name: str) -> DataError:
         """The error for a value outside. column: in words; name: the file's."""
-        shown = ", ".join(map(str, self.values[:_LISTED])) + (", ..." if len(self) > _LISTED else "")
+        shown = ", ".join(map(str, self.values[:_LISTED])) + (
+            ", ..." if len(self) > _LISTED else ""
+        )
         return DataError(
             one_line(
-                f'{column} of "{name}" has "{value}" in row {row} (counted from 0), which is not in the public list '
-                f"{self.setting} ({shown}): mend the cell, add the value if everybody may know that it occurs, or set "
-                "data.other to the value of the list that it counts as"
+                f'{column} of "{name}" has "{value}" in row {row} (counted from 0), which is not '
+                "in the public list "
+                f"{self.setting} ({shown}): mend the cell, add the value if everybody may know "
+                "that it occurs, or set data.other to the value of the list that it counts as"
             )
         )
 

@@ -1,13 +1,16 @@
-"""Reader for Amazon Review Polarity: 3,600,000 training and 400,000 test reviews, negative or positive.
+"""Reader for Amazon Review Polarity: 3,600,000 training and 400,000 test reviews, negative or
+positive.
 
 Two forms of the same texts, each as it is or packed by gzip or bzip2:
-train.csv, test.csv        class (1 negative, 2 positive), title, text; no heading; quotes doubled, a new line written
-                           as backslash and n. Zhang, Zhao, LeCun, "Character-level convolutional networks for text
-                           classification" (2015)
-train.ft.txt, test.ft.txt  fastText's: __label__1 or __label__2, then title, colon and text, one review a line
+train.csv, test.csv        class (1 negative, 2 positive), title, text; no heading; quotes doubled,
+a new line written
+                           as backslash and n. Zhang, Zhao, LeCun, "Character-level convolutional
+                           networks for text classification" (2015)
+train.ft.txt, test.ft.txt  fastText's: __label__1 or __label__2, then title, colon and text, one
+review a line
 
-A review becomes token ids, which travel as float32 like all features; with at most 2^24 of them every id is exact. 0 is
-padding, and a word's id is its hash.
+A review becomes token ids, which travel as float32 like all features; with at most 2^24 of them
+every id is exact. 0 is padding, and a word's id is its hash.
 """
 
 # D rows, L tokens
@@ -41,7 +44,10 @@ if TYPE_CHECKING:
 _WORD = re.compile(r"\w+(?:'\w+)*")
 _INNER = "amazon_review_polarity_csv"
 _ENDINGS = ("", ".gz", ".bz2")
-_OPENERS: tuple[tuple[bytes, Callable[..., IO[str]]], ...] = ((b"\x1f\x8b", gzip.open), (b"BZh", bz2.open))
+_OPENERS: tuple[tuple[bytes, Callable[..., IO[str]]], ...] = (
+    (b"\x1f\x8b", gzip.open),
+    (b"BZh", bz2.open),
+)
 _LABELS = {"1": 0, "2": 1, "__label__1": 0, "__label__2": 1}
 
 Review = tuple[int, str]
@@ -52,27 +58,35 @@ Chooser = Callable[[np.ndarray, int, str], np.ndarray | None]
 def read_folder(request: Request) -> Split:
     """Return token ids x [D, L] and y [D] (1: positive) of the training and test reviews.
 
-    The files lie in the folder or in its sub-folder amazon_review_polarity_csv. The rows are those that data.train_rows
-    and data.test_rows leave. A file is read twice, for its labels and
-    then for the texts of the rows chosen, line by line: 1 byte a review of the file and 4L bytes a row chosen. Raises
-    DataError.
+    The files lie in the folder or in its sub-folder amazon_review_polarity_csv. The rows are those
+    that data.train_rows and data.test_rows leave. A file is read twice, for its labels and
+    then for the texts of the rows chosen, line by line: 1 byte a review of the file and 4L bytes a
+    row chosen. Raises DataError.
     """
     data, folder, home = request.data, request.folder, request.home
     if (folder / _INNER).is_dir():
         folder = folder / _INNER
     found = {part: _find(folder, part) for part in ("train", "test")}
-    lacking = [f"{part}.csv or {part}.ft.txt [.gz, .bz2]" for part, path in found.items() if path is None]
+    lacking = [
+        f"{part}.csv or {part}.ft.txt [.gz, .bz2]" for part, path in found.items() if path is None
+    ]
     if lacking:
         raise missing('data set "amazon_polarity"', lacking, folder, home)
     limits = Limits(data.train_rows, data.test_rows, request.key / "limit", data.split)
     choosers = (limits.train, limits.test)
     return Split(
-        *(_table(path, data, c, home) for path, c in zip(found.values(), choosers, strict=True) if path)
+        *(
+            _table(path, data, c, home)
+            for path, c in zip(found.values(), choosers, strict=True)
+            if path
+        )
     )
 
 
 def words(text: str) -> list[str]:
-    """Return the words in lower case, with inner apostrophes: letters, digits and underscores of any script."""
+    """Return the words in lower case, with inner apostrophes: letters, digits and underscores of
+    any script.
+    """
     return _WORD.findall(text.lower())
 
 
@@ -127,8 +141,12 @@ def _reviews(path: Path, home: str) -> Iterator[Review]:
 
 def _review(row: list[str], columns: int, number: int, path: Path, home: str) -> Review:
     if len(row) != columns or row[0] not in _LABELS:
-        form = "__label__1 or __label__2 and a text" if columns == 2 else "1 or 2, a title and a text"
-        raise unreadable(path, f"review {number} begins {' '.join(row)[:40]!r}; wanted {form}", home)
+        form = (
+            "__label__1 or __label__2 and a text" if columns == 2 else "1 or 2, a title and a text"
+        )
+        raise unreadable(
+            path, f"review {number} begins {' '.join(row)[:40]!r}; wanted {form}", home
+        )
     return _LABELS[row[0]], " ".join(row[1:]).replace("\\n", " ")
 
 

@@ -23,10 +23,11 @@ _LISTED = 8
 def encoded(split: Split) -> Split:
     """Return the same with every column of numbers filled and every column of categories one-hot.
 
-    A missing number becomes the mean of the training rows. A category has a column of 0 and 1 for each level that
-    training rows have, under its own name; a level that they do not have, or none, is 0 in all of them. Levels that are
-    public have a column each, whatever rows have. Tables whose columns are plain numbers are returned as they are.
-    Raises DataError for a column without a value in any training row.
+    A missing number becomes the mean of the training rows. A category has a column of 0 and 1 for
+    each level that training rows have, under its own name; a level that they do not have, or none,
+    is 0 in all of them. Levels that are public have a column each, whatever rows have. Tables whose
+    columns are plain numbers are returned as they are. Raises DataError for a column without a
+    value in any training row.
     """
     levels = split.train.levels
     if levels is None:
@@ -39,7 +40,9 @@ def encoded(split: Split) -> Split:
             for x_D, values, level in zip(table.x.T, known, levels, strict=True)
         ]
         widths = [column.shape[1] for column in columns]
-        features = [n for n, width in zip(table.features, widths, strict=True) for _ in range(width)]
+        features = [
+            n for n, width in zip(table.features, widths, strict=True) for _ in range(width)
+        ]
         x = np.concatenate([column.astype(np.float32) for column in columns], axis=1)
         return replace(table, x=x, features=tuple(features), levels=None)
 
@@ -47,14 +50,17 @@ def encoded(split: Split) -> Split:
 
 
 def _known(train: Table, place: int, levels: int) -> np.ndarray:
-    """Return a column's levels, public or those of the training rows, ascending; of numbers their mean."""
+    """Return a column's levels, public or those of the training rows, ascending; of numbers their
+    mean.
+    """
     if levels and train.public_levels:
         return np.arange(levels)
     values = train.x[:, place]
     values = values[~np.isnan(values)]
     if not len(values):
         raise DataError(
-            f'column "{train.features[place]}" of "{train.name}" has no value in any training row: drop it'
+            f'column "{train.features[place]}" of "{train.name}" has no value in any training row: '
+            "drop it"
         )
     return np.unique(values) if levels else values.mean(dtype=np.float64)
 
@@ -62,8 +68,8 @@ def _known(train: Table, place: int, levels: int) -> np.ndarray:
 def standardise(split: Split) -> Split:
     """Scale features to mean 0 and deviation 1 on the training rows, and move all others alike.
 
-    Flat features ([D, F], [D, V, F]) by column; images ([D, C, H, W], [D, V, C, H, W]) by channel, over all
-    their pixels and views. What is constant on the training rows becomes 0 on all.
+    Flat features ([D, F], [D, V, F]) by column; images ([D, C, H, W], [D, V, C, H, W]) by channel,
+    over all their pixels and views. What is constant on the training rows becomes 0 on all.
     """
     train = split.train.x
     centre = train.mean(axis=_pooled(train), dtype=np.float64, keepdims=True)
@@ -76,20 +82,23 @@ def standardise(split: Split) -> Split:
 def scale(split: Split, how: str) -> Split:
     """Scale the features: "standard", "unit" or "none"; SpecError for another word.
 
-    "unit" maps the training rows' smallest and largest value to 0 and 1 by the same groups as `standardise`;
-    test values may lie outside. Token ids stay as they are, whatever the word.
+    "unit" maps the training rows' smallest and largest value to 0 and 1 by the same groups as
+    `standardise`; test values may lie outside. Token ids stay as they are, whatever the word.
     """
     if how not in SCALINGS:
-        raise SpecError(f'scaling "{how}" is unknown. {suggest(how, SCALINGS)}Choose {", ".join(SCALINGS)}')
+        raise SpecError(
+            f'scaling "{how}" is unknown. {suggest(how, SCALINGS)}Choose {", ".join(SCALINGS)}'
+        )
     return split if split.train.unscalable else SCALINGS[how](split)
 
 
 def scale_by(split: Split, centre: Constants, spread: Constants) -> Split:
-    """Return (x - centre) / spread, constants that were known without the data: one number, or one per column.
+    """Return (x - centre) / spread, constants that were known without the data: one number, or one
+    per column.
 
-    Columns are what `standardise` takes statistics of: of images, channels; these may have one number per pixel too.
-    Token ids stay as they are, and so do columns that a table of names lacks. Raises SpecError for another count of
-    numbers, and for a name that no feature has.
+    Columns are what `standardise` takes statistics of: of images, channels; these may have one
+    number per pixel too. Token ids stay as they are, and so do columns that a table of names lacks.
+    Raises SpecError for another count of numbers, and for a name that no feature has.
     """
     train = split.train
     if train.unscalable:
@@ -98,7 +107,9 @@ def scale_by(split: Split, centre: Constants, spread: Constants) -> Split:
 
 
 def _constants(values: Constants, table: Table, name: str) -> np.ndarray:
-    """Return one number, one per column or one per pixel in a shape that goes with the features, float64."""
+    """Return one number, one per column or one per pixel in a shape that goes with the features,
+    float64.
+    """
     x = table.x
     if isinstance(values, Mapping):
         return _by_name(values, table.features, name)
@@ -109,18 +120,22 @@ def _constants(values: Constants, table: Table, name: str) -> np.ndarray:
 
 
 def _by_name(values: Mapping[str, float], features: Sequence[str], name: str) -> np.ndarray:
-    """Return one number for each feature, float64 [F]; 0 to subtract and 1 to divide by where none is given."""
+    """Return one number for each feature, float64 [F]; 0 to subtract and 1 to divide by where none
+    is given.
+    """
     if strange := [column for column in values if column not in features]:
         known = list(dict.fromkeys(features)) or ["no column with a name"]
         raise SpecError(
-            f'data.{name}: wanted names of features, got "{strange[0]}". {suggest(strange[0], known)}The data have '
+            f'data.{name}: wanted names of features, got "{strange[0]}". '
+            f"{suggest(strange[0], known)}The data have "
             f"{one_line(', '.join(known[:_LISTED]))}"
         )
     return np.array([values.get(feature, float(name == "spread")) for feature in features])
 
 
 def per_column(values: Constants, columns: int, name: str, pixels: int = 0) -> np.ndarray:
-    """Return one number for each column, float64 [columns]; SpecError for neither one number nor so many.
+    """Return one number for each column, float64 [columns]; SpecError for neither one number nor so
+    many.
 
     pixels: how many numbers could be given too, for the error's words.
     """
@@ -164,4 +179,6 @@ def _rescale(split: Split, centre: np.ndarray, width: np.ndarray) -> Split:
             target[...] = (source - centre) * gain
         return replace(table, x=out)
 
-    return Split(moved(split.train), moved(split.test), split.validation and moved(split.validation))
+    return Split(
+        moved(split.train), moved(split.test), split.validation and moved(split.validation)
+    )

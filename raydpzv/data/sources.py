@@ -1,6 +1,7 @@
 """The data sets: a line about each, what it needs, where to get it, and how to load it.
 
-Readers are imported when they read, so that a list of the data sets needs neither numpy nor pyarrow.
+Readers are imported when they read, so that a list of the data sets needs neither numpy nor
+pyarrow.
 """
 
 from __future__ import annotations
@@ -27,10 +28,11 @@ if TYPE_CHECKING:
 class Request:
     """A data set to read: its section of the scenario, and what a run adds.
 
-    owners: columns that name each record's user and silo, "" for one that is not there. strangers: rows whose label
-    becomes one that no other row has. holders: who holds each feature, by the feature's name; columns that nobody holds
-    are left out. {}: all columns are features. loss: what the labels are for; targets: what a user's own loss takes,
-    "classes" or "numbers", None: as the labels' type says.
+    owners: columns that name each record's user and silo, "" for one that is not there. strangers:
+    rows whose label becomes one that no other row has. holders: who holds each feature, by the
+    feature's name; columns that nobody holds are left out. {}: all columns are features. loss: what
+    the labels are for; targets: what a user's own loss takes, "classes" or "numbers", None: as the
+    labels' type says.
     """
 
     data: DataSection
@@ -50,7 +52,9 @@ class Request:
 
     @property
     def draws(self) -> Key:
-        """The key of what is drawn while reading: generated rows, and which rows are for the test."""
+        """The key of what is drawn while reading: generated rows, and which rows are for the
+        test.
+        """
         return self.key / "split"
 
     @property
@@ -72,7 +76,11 @@ class Request:
     @property
     def labels(self) -> PublicList | None:
         """The public list of labels; None: the labels that occur."""
-        return PublicList.of(self.data.labels, "data.classes", self.data.other) if self.data.labels else None
+        return (
+            PublicList.of(self.data.labels, "data.classes", self.data.other)
+            if self.data.labels
+            else None
+        )
 
     @property
     def lists(self) -> dict[str, PublicList]:
@@ -83,21 +91,33 @@ class Request:
         }
 
 
-_OF_FILES = ("folder", "file", "target", "time", "groups", "skip_lines", "categories", "missing", "other")
+_OF_FILES = (
+    "folder",
+    "file",
+    "target",
+    "time",
+    "groups",
+    "skip_lines",
+    "categories",
+    "missing",
+    "other",
+)
 """Settings that some data sets have and others do not."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """A data set: a line about it, where it comes from, and what it `needs` of folder, file and target.
+    """A data set: a line about it, where it comes from, and what it `needs` of folder, file and
+    target.
 
-    read: returns its rows, or a split of them where it has test rows of its own. takes: what else may be given of
-    groups, skip_lines, categories, missing and other. tokens: its rows are token ids, for models that embed tokens.
-    listed: its labels are the file's, for data.classes to list; else everybody knows them. loss: what its labels are
-    for, one of `raydpzv.registry.LOSSES`: classes, or survival times ("cox"). fitted: how its reader lets one record
-    move what others are, in words; "" if it does not.
-    generate: returns a `raydpzv.data.generated.GeneratedSplit`, whose training rows are made client by client when they
-    are asked for; then nothing can read the data set whole.
+    read: returns its rows, or a split of them where it has test rows of its own. takes: what else
+    may be given of groups, skip_lines, categories, missing and other. tokens: its rows are token
+    ids, for models that embed tokens.
+    listed: its labels are the file's, for data.classes to list; else everybody knows them. loss:
+    what its labels are for, one of `raydpzv.registry.LOSSES`: classes, or survival times ("cox").
+    fitted: how its reader lets one record move what others are, in words; "" if it does not.
+    generate: returns a `raydpzv.data.generated.GeneratedSplit`, whose training rows are made client
+    by client when they are asked for; then nothing can read the data set whole.
     """
 
     about: str
@@ -112,7 +132,9 @@ class Source:
     generate: Callable[[DataSection, HorizontalSplitSection, Key], Any] | None = None
 
     def refuses(self, setting: str, value: object = None) -> bool:
-        """Return whether a setting is about files, columns or labels that this data set does not have."""
+        """Return whether a setting is about files, columns or labels that this data set does not
+        have.
+        """
         if setting == "classes":
             return isinstance(value, list | tuple) and not self.listed
         return setting in _OF_FILES and setting not in (*self.needs, *self.takes)
@@ -123,23 +145,28 @@ class Source:
             value = getattr(data, setting)
             if setting in self.needs and not value:
                 raise SpecError(
-                    f'data.{setting}: data set "{data.source}" needs a {setting}: give one. It comes from {self.home}'
+                    f'data.{setting}: data set "{data.source}" needs a {setting}: give one. It '
+                    f"comes from {self.home}"
                 )
             if value not in (None, "", ()) and self.refuses(setting, value):
-                takes = " and ".join((*self.needs, *self.takes)) or "none of folder, file and target"
+                takes = (
+                    " and ".join((*self.needs, *self.takes)) or "none of folder, file and target"
+                )
                 raise SpecError(
-                    f'data set "{data.source}" takes no {setting}, "{value}" was given: leave it out; it takes {takes}'
+                    f'data set "{data.source}" takes no {setting}, "{value}" was given: leave it '
+                    f"out; it takes {takes}"
                 )
 
 
 def load(request: Request, change: Callable[[Table], Table] | None = None) -> Split:
     """Return the training and test rows of a data set, unscaled.
 
-    An official test set is used where there is one; else data.test_fraction of the rows is drawn as data.split says.
-    Sources that are too large to be read whole keep data.train_rows and data.test_rows; `held_out.limit` would leave
-    the same rows. The others do not look at them. change: made to the table as it was read, before any row is drawn
-    from it (where there is an official test set: to the training rows). Raises SpecError for settings that are missing
-    or do not belong, DataError for files that are missing or malformed.
+    An official test set is used where there is one; else data.test_fraction of the rows is drawn as
+    data.split says. Sources that are too large to be read whole keep data.train_rows and
+    data.test_rows; `held_out.limit` would leave the same rows. The others do not look at them.
+    change: made to the table as it was read, before any row is drawn from it (where there is an
+    official test set: to the training rows). Raises SpecError for settings that are missing or do
+    not belong, DataError for files that are missing or malformed.
     """
     from raydpzv.data.held_out import hold_out
     from raydpzv.data.table import Split, Table
@@ -148,13 +175,15 @@ def load(request: Request, change: Callable[[Table], Table] | None = None) -> Sp
     source: Source = DATA_SOURCES[data.source]
     if request.owners and "groups" not in source.takes:
         raise SpecError(
-            f"users.columns: wanted a data set with named columns (csv, parquet), got {list(request.owners)} with "
+            "users.columns: wanted a data set with named columns (csv, parquet), got "
+            f"{list(request.owners)} with "
             f'"{data.source}"; leave it out'
         )
     source.check(data)
     if request.strangers and not source.listed:
         raise SpecError(
-            f'data set "{data.source}" has a list of labels of its own, and no record can have another'
+            f'data set "{data.source}" has a list of labels of its own, and no record can have '
+            "another"
         )
     found = source.read(request)
     if isinstance(found, Table):
@@ -164,7 +193,9 @@ def load(request: Request, change: Callable[[Table], Table] | None = None) -> Sp
 
 
 def _reader(target: str) -> Callable[..., Any]:
-    """Return a function of this room that is imported when it is called. target: "module:function"."""
+    """Return a function of this room that is imported when it is called. target:
+    "module:function".
+    """
 
     def read(*given: Any) -> Any:
         module, _, name = target.partition(":")
@@ -175,13 +206,15 @@ def _reader(target: str) -> Callable[..., Any]:
 
 def _refuse_whole(request: Request) -> Split:
     raise SpecError(
-        f'data.source: "{request.data.source}" makes its rows client by client, for horizontal methods; use '
-        '"synthetic"'
+        f'data.source: "{request.data.source}" makes its rows client by client, for horizontal '
+        'methods; use "synthetic"'
     )
 
 
 DIGITS = Source(
-    "1,797 handwritten digits of 8 x 8 pixels", "scikit-learn, which includes it", _reader("builtin:digits")
+    "1,797 handwritten digits of 8 x 8 pixels",
+    "scikit-learn, which includes it",
+    _reader("builtin:digits"),
 )
 
 BREAST_CANCER = Source(
@@ -243,7 +276,8 @@ PARQUET = Source(
 )
 
 SURVIVAL = Source(
-    "your own table of survival times: numbers, categories, a time and whether it is an event (.csv or .parquet)",
+    "your own table of survival times: numbers, categories, a time and whether it is an event "
+    "(.csv or .parquet)",
     "your own data, one record a line",
     _reader("tabular:read_survival"),
     ("file", "target", "time"),
@@ -282,8 +316,9 @@ SYNTHETIC_CLIENTS = Source(
 
 MIMIC3 = Source(
     "time series of intensive care, 48 hours of 17 variables: who died in hospital",
-    "the MIMIC-III benchmark's in-hospital-mortality folder (github.com/YerevaNN/mimic3-benchmarks), made from "
-    "MIMIC-III (physionet.org, licensed to persons)",
+    "the MIMIC-III benchmark's in-hospital-mortality folder "
+    "(github.com/YerevaNN/mimic3-benchmarks), made from MIMIC-III (physionet.org, licensed to "
+    "persons)",
     _reader("mimic3:read_folder"),
     ("folder",),
 )
@@ -297,14 +332,16 @@ SYNTHETIC_SERIES = Source(
 AMAZON_POLARITY = Source(
     "4,000,000 reviews, negative or positive, their words hashed to token ids",
     "the Amazon Review Polarity set by Zhang, Zhao and LeCun, amazon_review_polarity_csv "
-    "(github.com/zhangxiangxiao/Crepe), or in fastText's form (kaggle.com/datasets/bittlingmayer/amazonreviews)",
+    "(github.com/zhangxiangxiao/Crepe), or in fastText's form "
+    "(kaggle.com/datasets/bittlingmayer/amazonreviews)",
     _reader("reviews:read_folder"),
     ("folder",),
     tokens=True,
 )
 
 TOKENS = Source(
-    "your own texts as token ids of any tokenizer: x [D, L] (0: padding) and y [D] in an .npz archive",
+    "your own texts as token ids of any tokenizer: x [D, L] (0: padding) and y [D] in an .npz "
+    "archive",
     "your own data",
     _reader("arrays:read_tokens"),
     ("file",),

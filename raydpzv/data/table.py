@@ -1,7 +1,8 @@
 """A labelled table, and its training and test rows.
 
-D rows, F features of a flat table, C channels, V views, H x W pixels, L tokens. `x` is [D, F], [D, C, H, W],
-[D, V, F], [D, V, C, H, W] or [D, L]; `y` is [D] with the classes 0..classes-1. T numbers for labels are [D, T].
+D rows, F features of a flat table, C channels, V views, H x W pixels, L tokens. `x` is [D, F], [D,
+C, H, W], [D, V, F], [D, V, C, H, W] or [D, L]; `y` is [D] with the classes 0..classes-1. T numbers
+for labels are [D, T].
 """
 
 from __future__ import annotations
@@ -17,13 +18,18 @@ from raydpzv.data.files import one_line
 from raydpzv.errors import DataError
 
 MOST_TOKENS = 2**24
-"""Largest vocabulary: up to here float32, in which features travel, holds every whole number exactly."""
-_BLOCK_ROWS = 1024  # scaling works on float64 blocks: 25 MB at CIFAR-10's width, where a whole copy is 1.2 GB
+"""Largest vocabulary: up to here float32, in which features travel, holds every whole number
+exactly.
+"""
+_BLOCK_ROWS = (
+    1024  # scaling works on float64 blocks: 25 MB at CIFAR-10's width, where a whole copy is 1.2 GB
+)
 
 
 @dataclass(frozen=True)
 class View:
-    """One of several arrays that make up a row: its name, the shape of its part of a row, whether it is whole numbers.
+    """One of several arrays that make up a row: its name, the shape of its part of a row, whether
+    it is whole numbers.
 
     Whole numbers up to 2^24 survive the table's float32.
     """
@@ -37,19 +43,23 @@ class View:
 class Table:
     """Rows of features and their labels; whole and checked from the moment it exists.
 
-    `x` [D, ...features] is cast to float32 and `y` [D] (any integer type) to int64; `features` names the columns of
-    a flat table and may be empty. Rows with equal `groups` (whole numbers [D]) belong together, as one person's do: a
-    split has them on one side. `users` and `silos` (whole numbers [D], from 0) say whose a row is and where it lies.
-    With `times` (float [D]) a row is a survival time: class 1 is an event then, class 0 a row censored then. With
-    `values` (float [D, T]) its labels are numbers, all rows are of class 0, and `classes` is 1.
-    `levels` belong to a table that `raydpzv.data.scaling` has yet to make numbers of: 0 for a column of numbers, of
-    which some may be missing (NaN), else how many levels the column's codes 0, 1, ... stand for. With `public_levels`
-    these are known without the data, and each has a column whether a row has it or not. With a `vocabulary`
-    (at most 2^24, so exact in float32) x holds token ids 0..vocabulary-1: names, not quantities, which no scaling
-    touches. `unused` names columns that the file has beside these. With `integers` x stays whole numbers, int64. With
-    `views` a row is several arrays side by side, each of its own shape. `numbers` [D] says which row of the table as it
-    was read each row is, None: that in its place. Raises DataError for lengths that disagree, no rows, values that are
-    NaN or infinite, negative times, ids outside the vocabulary, labels outside 0..classes-1 and fewer than 2 classes.
+    `x` [D, ...features] is cast to float32 and `y` [D] (any integer type) to int64; `features`
+    names the columns of a flat table and may be empty. Rows with equal `groups` (whole numbers [D])
+    belong together, as one person's do: a split has them on one side. `users` and `silos` (whole
+    numbers [D], from 0) say whose a row is and where it lies. With `times` (float [D]) a row is a
+    survival time: class 1 is an event then, class 0 a row censored then. With `values` (float [D,
+    T]) its labels are numbers, all rows are of class 0, and `classes` is 1. `levels` belong to a
+    table that `raydpzv.data.scaling` has yet to make numbers of: 0 for a column of numbers, of
+    which some may be missing (NaN), else how many levels the column's codes 0, 1, ... stand for.
+    With `public_levels` these are known without the data, and each has a column whether a row has
+    it or not. With a `vocabulary` (at most 2^24, so exact in float32) x holds token ids
+    0..vocabulary-1: names, not quantities, which no scaling touches. `unused` names columns that
+    the file has beside these. With `integers` x stays whole numbers, int64. With `views` a row is
+    several arrays side by side, each of its own shape. `numbers` [D] says which row of the table as
+    it
+    was read each row is, None: that in its place. Raises DataError for lengths that disagree, no
+    rows, values that are NaN or infinite, negative times, ids outside the vocabulary, labels
+    outside 0..classes-1 and fewer than 2 classes.
     """
 
     name: str
@@ -72,7 +82,9 @@ class Table:
 
     def __post_init__(self) -> None:
         self._check_shapes()
-        with np.errstate(over="ignore"):  # too large for float32: becomes infinite, which is refused below
+        with np.errstate(
+            over="ignore"
+        ):  # too large for float32: becomes infinite, which is refused below
             kind = np.int64 if self.integers else np.float32
             object.__setattr__(self, "x", np.ascontiguousarray(self.x, dtype=kind))
         object.__setattr__(self, "y", np.ascontiguousarray(self.y, dtype=np.int64))
@@ -99,7 +111,11 @@ class Table:
     @property
     def unscalable(self) -> bool:
         """Whether numbers of the table are names, such as token ids, rather than quantities."""
-        return self.vocabulary is not None or self.integers or any(view.integers for view in self.views)
+        return (
+            self.vocabulary is not None
+            or self.integers
+            or any(view.integers for view in self.views)
+        )
 
     @property
     def nbytes(self) -> int:
@@ -113,10 +129,16 @@ class Table:
 
     @property
     def targets(self) -> np.ndarray:
-        """The targets of training: classes, int64 [D]; float64 survival times and events [D, 2], or numbers [D, T]."""
+        """The targets of training: classes, int64 [D]; float64 survival times and events [D, 2], or
+        numbers [D, T].
+        """
         if self.values is not None:
             return self.values.astype(np.float64)
-        return self.y if self.times is None else np.stack([self.times, self.y], axis=1).astype(np.float64)
+        return (
+            self.y
+            if self.times is None
+            else np.stack([self.times, self.y], axis=1).astype(np.float64)
+        )
 
     @property
     def classed(self) -> bool:
@@ -129,12 +151,15 @@ class Table:
         return self.classes if self.values is None else self.values.shape[1]
 
     def select(self, ids: np.ndarray) -> Table:
-        """Return the rows `ids` [d] (numbers in 0..D-1), in that order; DataError for a number outside."""
+        """Return the rows `ids` [d] (numbers in 0..D-1), in that order; DataError for a number
+        outside.
+        """
         ids = np.asarray(ids, dtype=np.int64)
         outside = ids[(ids < 0) | (ids >= self.rows)]
         if outside.size:
             raise DataError(
-                f'table "{self.name}" has no row {outside[0]}: choose row numbers in 0..{self.rows - 1}'
+                f'table "{self.name}" has no row {outside[0]}: choose row numbers in '
+                f"0..{self.rows - 1}"
             )
         numbers = ids if self.numbers is None else self.numbers[ids]
         names = ("groups", "users", "silos", "times", "values")
@@ -148,12 +173,14 @@ class Table:
         x, y = self.x, self.y
         if y.ndim != 1 or y.dtype.kind not in "iu":
             raise DataError(
-                f'table "{self.name}" wants one whole-number label a row, y [D]; y is {y.dtype} of shape '
+                f'table "{self.name}" wants one whole-number label a row, y [D]; y is {y.dtype} of '
+                "shape "
                 f"{y.shape}: number the classes from 0 and give one number a row"
             )
         if x.ndim < 2 or x.dtype.kind not in "fiub":
             raise DataError(
-                f'table "{self.name}" wants numeric features, x [D, ...]; x is {x.dtype} of shape {x.shape}: '
+                f'table "{self.name}" wants numeric features, x [D, ...]; x is {x.dtype} of shape '
+                f"{x.shape}: "
                 "give one row of numbers a record"
             )
         if len(x) != len(y):
@@ -177,7 +204,8 @@ class Table:
         row, *place = (int(i) for i in np.unravel_index(int(np.argmin(finite)), finite.shape))
         where = f"feature {tuple(place)}" if len(place) > 1 else self._column(place[0])
         raise DataError(
-            f'table "{self.name}" has {self.x[(row, *place)]} as float32 in row {row} (counted from 0), '
+            f'table "{self.name}" has {self.x[(row, *place)]} as float32 in row {row} (counted '
+            "from 0), "
             f"{where}: fill in a number or drop the row"
         )
 
@@ -185,12 +213,14 @@ class Table:
         outside = np.flatnonzero((self.y < 0) | (self.y >= self.classes))
         if outside.size:
             raise DataError(
-                f'table "{self.name}" has label {self.y[outside[0]]} in row {outside[0]} (counted from 0), '
+                f'table "{self.name}" has label {self.y[outside[0]]} in row {outside[0]} (counted '
+                "from 0), "
                 f"outside 0..{self.classes - 1}: number the classes from 0"
             )
         if self.classes < 2:
             raise DataError(
-                f'table "{self.name}" has classes = {self.classes}: at least 2 are needed to learn from'
+                f'table "{self.name}" has classes = {self.classes}: at least 2 are needed to learn '
+                "from"
             )
 
     def _check_values(self, values: np.ndarray) -> None:
@@ -201,35 +231,43 @@ class Table:
             or values.dtype.kind not in "fiub"
         ):
             raise DataError(
-                f'table "{self.name}" wants numbers [{self.rows}, T] for labels; they are {values.dtype} of shape '
+                f'table "{self.name}" wants numbers [{self.rows}, T] for labels; they are '
+                f"{values.dtype} of shape "
                 f"{values.shape}: give each row as many numbers"
             )
         if not (finite := np.isfinite(values)).all():
             row, place = np.argwhere(~finite)[0]
             raise DataError(
-                f'table "{self.name}" has the label {values[row, place]} in row {row} (counted from 0): fill in a '
+                f'table "{self.name}" has the label {values[row, place]} in row {row} (counted '
+                "from 0): fill in a "
                 "number or drop the row"
             )
 
     def _check_times(self, times: np.ndarray) -> None:
         if times.shape != self.y.shape or self.classes != 2:
             raise DataError(
-                f'table "{self.name}" wants one time and one event (1, or 0 for censored) a row; times are '
+                f'table "{self.name}" wants one time and one event (1, or 0 for censored) a row; '
+                "times are "
                 f"{times.shape}, rows {self.y.shape}, classes {self.classes}: pair them"
             )
         check_times(times, f'table "{self.name}"')
 
     def _check_ids(self, vocabulary: int) -> None:
         for block in blocks(self.x):
-            wrong = (block < 0) | (block >= min(vocabulary, MOST_TOKENS)) | (block != np.floor(block))
+            wrong = (
+                (block < 0) | (block >= min(vocabulary, MOST_TOKENS)) | (block != np.floor(block))
+            )
             if wrong.any():
                 raise DataError(
-                    f'table "{self.name}" has the token id {block[wrong][0]:.9g}, wanted whole numbers in '
+                    f'table "{self.name}" has the token id {block[wrong][0]:.9g}, wanted whole '
+                    "numbers in "
                     f"0..{vocabulary - 1}: raise data.vocabulary or make the ids again"
                 )
 
     def _column(self, i: int) -> str:
-        """Name a column as its user does: by its heading, or by its place in a party's own array."""
+        """Name a column as its user does: by its heading, or by its place in a party's own
+        array.
+        """
         if self.features:
             return f'column "{one_line(self.features[i])}"'
         for view in self.views:
@@ -243,7 +281,8 @@ class Table:
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Training and test rows of one table, and validation rows if some are held out of the training rows.
+    """Training and test rows of one table, and validation rows if some are held out of the training
+    rows.
 
     DataError if features or classes of training and test rows differ.
     """
@@ -257,7 +296,8 @@ class Split:
         labels = "classes" if self.train.values is None else "numbers for labels"
         if train != test:
             raise DataError(
-                f'"{self.train.name}": a training row is {train[0]} with {train[1]} {labels}, a test row '
+                f'"{self.train.name}": a training row is {train[0]} with {train[1]} {labels}, a '
+                "test row "
                 f"{test[0]} with {test[1]}: give both the same shape and {labels}"
             )
 
@@ -268,7 +308,9 @@ class Split:
 
     @property
     def held_out(self) -> tuple[np.ndarray, np.ndarray]:
-        """Features [N, ...] and `Table.targets` of the test rows and, after them, the validation rows."""
+        """Features [N, ...] and `Table.targets` of the test rows and, after them, the validation
+        rows.
+        """
         if self.validation is None:
             return self.test.x, self.test.targets
         pairs = ((self.test.x, self.validation.x), (self.test.targets, self.validation.targets))
@@ -277,11 +319,13 @@ class Split:
 
 
 def check_times(times: np.ndarray, owner: str) -> None:
-    """Raise DataError for the first survival time that is negative or not finite; owner: the column, in words."""
+    """Raise DataError for the first survival time that is negative or not finite; owner: the
+    column, in words.
+    """
     for row in np.flatnonzero(~(np.isfinite(times) & (times >= 0)))[:1].tolist():
         raise DataError(
-            f"{owner} has the time {times[row]:g} in row {row} (counted from 0): wanted a number that is 0 or more; "
-            "correct it or drop the row"
+            f"{owner} has the time {times[row]:g} in row {row} (counted from 0): wanted a number "
+            "that is 0 or more; correct it or drop the row"
         )
 
 

@@ -26,13 +26,16 @@ _SETTINGS = {"groups": "data.groups", "times": "data.time"}
 
 
 def read_csv(request: Request) -> Table:
-    """Return a CSV file with a heading line as a table; see `_to_table`. Empty cells count as missing.
+    """Return a CSV file with a heading line as a table; see `_to_table`. Empty cells count as
+    missing.
 
     data.skip_lines: lines before the heading, which are not looked at.
     """
     file, skip = request.file, request.data.skip_lines or 0
     reading = pyarrow.csv.ReadOptions(skip_rows=skip)
-    names = _read(file, lambda: pyarrow.csv.open_csv(file, reading).schema.empty_table()).column_names
+    names = _read(
+        file, lambda: pyarrow.csv.open_csv(file, reading).schema.empty_table()
+    ).column_names
     # texts are read as they are written, so that no cell moves the type of the others
     texts = (*request.lists, *(request.data.target_columns if request.labels else ()))
     return _to_table(_csv(file, skip, texts, _only(request, names)), request, names)
@@ -46,19 +49,25 @@ def read_parquet(request: Request) -> Table:
 
 
 def read_survival(request: Request) -> Table:
-    """Return survival times of a Parquet file, or of a CSV file whatever else its suffix is; see `_to_table`."""
+    """Return survival times of a Parquet file, or of a CSV file whatever else its suffix is; see
+    `_to_table`.
+    """
     return read_parquet(request) if request.file.suffix == ".parquet" else read_csv(request)
 
 
 def read_columns(file: Path) -> pa.Table:
-    """Return the columns of a Parquet file, or of a CSV file whatever else its suffix is, as they are."""
+    """Return the columns of a Parquet file, or of a CSV file whatever else its suffix is, as they
+    are.
+    """
     return _parquet(file) if file.suffix == ".parquet" else _csv(file)
 
 
 def _csv(
     file: Path, skip_lines: int = 0, texts: Sequence[str] = (), only: Sequence[str] | None = None
 ) -> pa.Table:
-    """Return a CSV file's columns. texts: those that are not parsed; only: those to read, None: all."""
+    """Return a CSV file's columns. texts: those that are not parsed; only: those to read, None:
+    all.
+    """
     convert = pyarrow.csv.ConvertOptions(
         strings_can_be_null=True,
         quoted_strings_can_be_null=False,
@@ -66,7 +75,9 @@ def _csv(
         include_columns=only,
     )
     skip = pyarrow.csv.ReadOptions(skip_rows=skip_lines)
-    return _read(file, lambda: pyarrow.csv.read_csv(file, read_options=skip, convert_options=convert))
+    return _read(
+        file, lambda: pyarrow.csv.read_csv(file, read_options=skip, convert_options=convert)
+    )
 
 
 def _parquet(file: Path, only: Sequence[str] | None = None) -> pa.Table:
@@ -76,12 +87,19 @@ def _parquet(file: Path, only: Sequence[str] | None = None) -> pa.Table:
 def _apart(request: Request) -> dict[str, str]:
     """Return the columns that are neither features nor the target, by what they are of."""
     user, silo = request.owners or ("", "")
-    named = {"groups": request.data.groups, "users": user, "silos": silo, "times": request.data.time}
+    named = {
+        "groups": request.data.groups,
+        "users": user,
+        "silos": silo,
+        "times": request.data.time,
+    }
     return {role: column for role, column in named.items() if column}
 
 
 def _only(request: Request, names: list[str]) -> list[str] | None:
-    """Return which columns of a file are read; None: all, also where a complaint about their names will follow."""
+    """Return which columns of a file are read; None: all, also where a complaint about their names
+    will follow.
+    """
     used = {
         *request.data.target_columns,
         *request.data.category_columns,
@@ -95,9 +113,10 @@ def _only(request: Request, names: list[str]) -> list[str] | None:
 def _to_table(data: pa.Table, request: Request, names: list[str]) -> Table:
     """Return the columns as labels, as what rows belong to, and as features, x [D, F].
 
-    Features are numbers, true/false or categories; labels are strings, whole numbers or true/false, numbered
-    0..classes-1 as their public list has them, else in sorted order; groups, users and silos are any values, numbered
-    in sorted order; survival times are numbers, and their labels 0 or 1. Raises DataError for anything else, naming the
+    Features are numbers, true/false or categories; labels are strings, whole numbers or true/false,
+    numbered 0..classes-1 as their public list has them, else in sorted order; groups, users and
+    silos are any values, numbered in sorted order; survival times are numbers, and their labels 0
+    or 1. Raises DataError for anything else, naming the
     columns. names: the file's columns, of which `data` may be some.
     """
     name, apart, time = one_line(request.file.name), _apart(request), request.data.time
@@ -109,7 +128,11 @@ def _to_table(data: pa.Table, request: Request, names: list[str]) -> Table:
     for category in request.data.category_columns:
         others = (*targets, *apart.values())
         _check_column(
-            [n for n in names if n not in others], name, category, "data.categories", "of categories"
+            [n for n in names if n not in others],
+            name,
+            category,
+            "data.categories",
+            "of categories",
         )
     twice = sorted(column for column, times in Counter(names).items() if times > 1)
     if twice:
@@ -128,18 +151,26 @@ def _to_table(data: pa.Table, request: Request, names: list[str]) -> Table:
         y, classes = np.zeros(len(values), np.int64), 1
     else:
         y, classes = (
-            _events(data.column(targets[0]), name, targets[0]) if time else _labels(data, names, request)
+            _events(data.column(targets[0]), name, targets[0])
+            if time
+            else _labels(data, names, request)
         )
     left = [n for n in names if n not in (*targets, *apart.values())]
     unused = _unused(left, name, request.holders) if request.holders else ()
     features = data.select([n for n in left if n not in unused])
     owners = {role: column for role, column in apart.items() if role != "times"}
-    numbers = {role: _owners(data.column(column), name, column, role) for role, column in owners.items()}
+    numbers = {
+        role: _owners(data.column(column), name, column, role) for role, column in owners.items()
+    }
     if "groups" in numbers:
         _check_groups(numbers["groups"], name, apart["groups"])
     x, levels = _features(features, name, request)
     return Table(
-        *(name, x, y, classes, tuple(features.column_names)),
+        name,
+        x,
+        y,
+        classes,
+        tuple(features.column_names),
         levels=levels,
         public_levels=bool(request.lists),
         groups=numbers.get("groups"),
@@ -152,11 +183,14 @@ def _to_table(data: pa.Table, request: Request, names: list[str]) -> Table:
 
 
 def _unused(features: list[str], name: str, held: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the features that nobody holds. Raises DataError for one that is held and not there."""
+    """Return the features that nobody holds. Raises DataError for one that is held and not
+    there.
+    """
     for column, party in held.items():
         if column not in features:
             raise DataError(
-                f'{party} wants column "{one_line(column)}", which "{name}" does not have as a feature. '
+                f'{party} wants column "{one_line(column)}", which "{name}" does not have as a '
+                "feature. "
                 f"{suggest(column, features)}Its features: {_listed(features)}"
             )
     return tuple(feature for feature in features if feature not in held)
@@ -165,8 +199,10 @@ def _unused(features: list[str], name: str, held: Mapping[str, str]) -> tuple[st
 def _check_column(names: list[str], name: str, column: str, setting: str, role: str) -> None:
     if column not in names:
         raise DataError(
-            f'{setting}: "{name}" has no column "{column}" {role}. {suggest(column, names)}Its columns: '
-            f"{_listed(names)}. If the first line of a CSV file does not name them, set data.skip_lines"
+            f'{setting}: "{name}" has no column "{column}" {role}. {suggest(column, names)}Its '
+            "columns: "
+            f"{_listed(names)}. If the first line of a CSV file does not name them, set "
+            "data.skip_lines"
         )
 
 
@@ -177,7 +213,8 @@ def _owners(column: pa.ChunkedArray, name: str, title: str, role: str) -> np.nda
     """
     if column.null_count:
         raise DataError(
-            f'column "{title}" of "{name}" names no {role[:-1]} in row {_first_missing(column)} (counted from 0): fill '
+            f'column "{title}" of "{name}" names no {role[:-1]} in row {_first_missing(column)} '
+            "(counted from 0): fill "
             "it in or drop the row"
         )
     return _ranked(column)[0].astype(np.int32)
@@ -186,7 +223,8 @@ def _owners(column: pa.ChunkedArray, name: str, title: str, role: str) -> np.nda
 def _check_groups(numbers: np.ndarray, name: str, groups: str) -> None:
     if len(np.unique(numbers)) < 2:
         raise DataError(
-            f'column "{groups}" of "{name}" holds one group, which leaves no test group: choose another column for '
+            f'column "{groups}" of "{name}" holds one group, which leaves no test group: choose '
+            "another column for "
             "data.groups or leave it out"
         )
 
@@ -203,7 +241,9 @@ def _read(file: Path, read: Callable[[], pa.Table]) -> pa.Table:
         table.column_names  # noqa: B018  (decodes the heading, which fails where it is not UTF-8)
         return table
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise DataError(one_line(f'"{file}" cannot be read: {error}: mend or re-export it')) from error
+        raise DataError(
+            one_line(f'"{file}" cannot be read: {error}: mend or re-export it')
+        ) from error
 
 
 def _label_numbers(data: pa.Table, name: str, request: Request) -> np.ndarray | None:
@@ -213,7 +253,8 @@ def _label_numbers(data: pa.Table, name: str, request: Request) -> np.ndarray | 
     if not (typed if request.numbers is None else request.numbers):
         if len(targets) > 1:
             raise DataError(
-                f"data.target: wanted one column of classes, got {_listed(list(targets))}; several are numbers, for "
+                f"data.target: wanted one column of classes, got {_listed(list(targets))}; several "
+                "are numbers, for "
                 'model.loss = "squared_error" or "multi_label"'
             )
         return None
@@ -221,7 +262,9 @@ def _label_numbers(data: pa.Table, name: str, request: Request) -> np.ndarray | 
 
 
 def _labels(data: pa.Table, names: list[str], request: Request) -> tuple[np.ndarray, int]:
-    """Return each label's number, int [D], and how many classes there are. names: the file's columns."""
+    """Return each label's number, int [D], and how many classes there are. names: the file's
+    columns.
+    """
     (target,), name = request.data.target_columns, one_line(request.file.name)
     column = data.column(target)
     if types.is_dictionary(column.type):
@@ -231,19 +274,23 @@ def _labels(data: pa.Table, names: list[str], request: Request) -> tuple[np.ndar
     allowed = (types.is_string, types.is_large_string, types.is_integer, types.is_boolean)
     if not any(is_kind(kind) for is_kind in allowed):
         raise DataError(
-            f'column "{target}" of "{name}" has the type {kind}; a target of classes is strings, whole '
-            "numbers or true/false: choose another column, convert it, or learn numbers with model.loss = "
+            f'column "{target}" of "{name}" has the type {kind}; a target of classes is strings, '
+            "whole "
+            "numbers or true/false: choose another column, convert it, or learn numbers with "
+            "model.loss = "
             '"squared_error"'
         )
     if column.null_count:
         raise DataError(
-            f'column "{target}" of "{name}" has no label in row {_first_missing(column)} (counted from 0): fill it in '
+            f'column "{target}" of "{name}" has no label in row {_first_missing(column)} (counted '
+            "from 0): fill it in "
             "or drop the row"
         )
     if known := request.labels:
         if all(place < 0 for place in known.places(column.cast(pa.string()).unique().to_pylist())):
             raise DataError(
-                f'data.target: column "{target}" of "{name}" holds none of {known.setting}; name the column to '
+                f'data.target: column "{target}" of "{name}" holds none of {known.setting}; name '
+                "the column to "
                 f"predict, or list its classes. The columns: {_listed(names)}"
             )
         return _placed(column, known, target, name).astype(np.int64), len(known)
@@ -257,7 +304,9 @@ def _labels(data: pa.Table, names: list[str], request: Request) -> tuple[np.ndar
 
 
 def _with_strangers(column: pa.ChunkedArray, rows: Sequence[int]) -> pa.ChunkedArray:
-    """Return a column of labels in which these rows have one that no other row has, sorted before all others."""
+    """Return a column of labels in which these rows have one that no other row has, sorted before
+    all others.
+    """
     if not rows:
         return column
     labels = column.to_pylist()
@@ -272,7 +321,9 @@ def _with_strangers(column: pa.ChunkedArray, rows: Sequence[int]) -> pa.ChunkedA
 
 
 def _placed(column: pa.ChunkedArray, known: PublicList, title: str, name: str) -> np.ndarray:
-    """Return each value's place in the public list, float64 [D], NaN for none. Raises DataError for one outside."""
+    """Return each value's place in the public list, float64 [D], NaN for none. Raises DataError for
+    one outside.
+    """
     texts = column.cast(pa.string()).combine_chunks().dictionary_encode()
     places = np.array([*known.places(texts.dictionary.to_pylist()), np.nan])
     found: np.ndarray = places[texts.indices.fill_null(-1).to_numpy()]
@@ -286,7 +337,8 @@ def _events(column: pa.ChunkedArray, name: str, target: str) -> tuple[np.ndarray
     found = _filled(column, name, target) if is_numeric(column.type) else np.full(1, np.nan)
     if not np.isin(found, (0, 1)).all():
         raise DataError(
-            f'column "{target}" of "{name}" says whether times are events: wanted 1 or 0 (censored), or true or false, '
+            f'column "{target}" of "{name}" says whether times are events: wanted 1 or 0 '
+            "(censored), or true or false, "
             "and something else is there; convert it or name another column as data.target"
         )
     return found.astype(np.int64), 2
@@ -302,14 +354,19 @@ def _filled(column: pa.ChunkedArray, name: str, title: str) -> np.ndarray:
     found = _numbers(column, name, title)
     if (gaps := np.isnan(found)).any():
         raise DataError(
-            f'column "{title}" of "{name}" has no value in row {int(np.argmax(gaps))} (counted from 0): fill it in or '
+            f'column "{title}" of "{name}" has no value in row {int(np.argmax(gaps))} (counted '
+            "from 0): fill it in or "
             "drop the row"
         )
     return found
 
 
-def _features(data: pa.Table, name: str, request: Request) -> tuple[np.ndarray, tuple[int, ...] | None]:
-    """Return features [D, F], and how many levels each column of categories has where the table wants encoding."""
+def _features(
+    data: pa.Table, name: str, request: Request
+) -> tuple[np.ndarray, tuple[int, ...] | None]:
+    """Return features [D, F], and how many levels each column of categories has where the table
+    wants encoding.
+    """
     if not data.num_columns:
         raise DataError(f'"{name}" has a target column and no features: add columns of numbers')
     found, levels = [], []
@@ -325,7 +382,8 @@ def _features(data: pa.Table, name: str, request: Request) -> tuple[np.ndarray, 
         gaps = np.isnan(codes)
         if gaps.any() and refused:
             raise DataError(
-                f'column "{column}" of "{name}" has no value (nan) in row {int(np.argmax(gaps))} (counted from 0), and '
+                f'column "{column}" of "{name}" has no value (nan) in row {int(np.argmax(gaps))} '
+                "(counted from 0), and "
                 f"in {int(gaps.sum())} of {len(gaps)} rows: fill them in or drop the "
                 'rows; without privacy.mode = "proved" also: data.missing = "mean"'
             )
@@ -336,7 +394,9 @@ def _features(data: pa.Table, name: str, request: Request) -> tuple[np.ndarray, 
 
 
 def _ranked(column: pa.ChunkedArray) -> tuple[np.ndarray, int]:
-    """Return each value's place among the column's values in sorted order, NaN for none, and how many there are."""
+    """Return each value's place among the column's values in sorted order, NaN for none, and how
+    many there are.
+    """
     found = column.combine_chunks()
     texts = found if types.is_dictionary(found.type) else found.dictionary_encode()
     order = pc.rank(texts.dictionary, "ascending", tiebreaker="dense").to_numpy() - 1
@@ -354,14 +414,16 @@ def _numbers(column: pa.ChunkedArray, name: str, heading: str) -> np.ndarray:
     shown = f'such as "{one_line(value)}" in row {row} (counted from 0)'
     if types.is_temporal(kind):
         raise DataError(
-            f'column "{heading}" of "{name}" holds dates or times, {shown}: write them as numbers (days since one day; '
+            f'column "{heading}" of "{name}" holds dates or times, {shown}: write them as numbers '
+            "(days since one day; "
             "year, month and day in columns of their own) or drop the column"
         )
     raise DataError(
-        f'column "{heading}" of "{name}" holds what is no number, {shown}: correct it, drop the column, or '
+        f'column "{heading}" of "{name}" holds what is no number, {shown}: correct it, drop the '
+        "column, or "
         "list its values in data.categories (column = [values]); without "
-        'privacy.mode = "proved" also: name the column alone in data.categories, or leave the cell empty with '
-        'data.missing = "mean"'
+        'privacy.mode = "proved" also: name the column alone in data.categories, or leave the cell '
+        'empty with data.missing = "mean"'
     )
 
 
@@ -378,7 +440,9 @@ def _least_number_like(column: pa.ChunkedArray) -> tuple[int, object]:
 
 def is_numeric(kind: pa.DataType) -> bool:
     """Return whether a column of this type is one of numbers; true and false are 1 and 0."""
-    return any(f(kind) for f in (types.is_integer, types.is_floating, types.is_decimal, types.is_boolean))
+    return any(
+        f(kind) for f in (types.is_integer, types.is_floating, types.is_decimal, types.is_boolean)
+    )
 
 
 def _listed(names: list[str]) -> str:

@@ -1,13 +1,15 @@
-"""Users and silos of records: every record belongs to a user and lies in a silo (a client); a user has several silos.
+"""Users and silos of records: every record belongs to a user and lies in a silo (a client); a user
+has several silos.
 
 record -> user   uniform: i.i.d.; zipf: i.i.d. with p_u ∝ (u + 1)^-alpha
-record -> silo   uniform: i.i.d.; zipf: each user has a random order of the silos, i.i.d. with p ∝ rank^-silo_alpha;
-                 main: the data say it, and each user has a main silo for .8 of its records, the others alike for the
-                 rest; a user who finds a silo full takes the next
+record -> silo   uniform: i.i.d.; zipf: each user has a random order of the silos, i.i.d. with p ∝
+rank^-silo_alpha;
+                 main: the data say it, and each user has a main silo for .8 of its records, the
+                 others alike for the rest; a user who finds a silo full takes the next
 column           as the data say it
 
-Source: Kato et al., "Uldp-FL" (2023), Section 5.1. Users that get no record are none: they are left out. Where a user's
-records in a silo must be several, records are shared out in packs of as many.
+Source: Kato et al., "Uldp-FL" (2023), Section 5.1. Users that get no record are none: they are left
+out. Where a user's records in a silo must be several, records are shared out in packs of as many.
 """
 
 # N records, S silos, U users, L labels of a user, C classes that occur, P packs
@@ -33,7 +35,9 @@ _MAIN_SHARE = 0.8
 
 @dataclass(frozen=True, eq=False)
 class Pairs:
-    """A silo's users that have records there, ascending, int64 [n]; user i has rows[offsets[i] : offsets[i + 1]]."""
+    """A silo's users that have records there, ascending, int64 [n]; user i has rows[offsets[i] :
+    offsets[i + 1]].
+    """
 
     users: np.ndarray
     offsets: np.ndarray
@@ -54,10 +58,12 @@ class Pairs:
 
 @dataclass(frozen=True, eq=False)
 class UserParts:
-    """The user and the silo of every record: 8 bytes a record and 24 bytes a pair. Its clients are the silos.
+    """The user and the silo of every record: 8 bytes a record and 24 bytes a pair. Its clients are
+    the silos.
 
-    users: U, those who have records. ids: row numbers [N] by silo, by user within a silo, then ascending. starts: first
-    pair of every silo, [S + 1]; owners: every pair's user; offsets: where its rows begin in ids, [pairs + 1].
+    users: U, those who have records. ids: row numbers [N] by silo, by user within a silo, then
+    ascending. starts: first pair of every silo, [S + 1]; owners: every pair's user; offsets: where
+    its rows begin in ids, [pairs + 1].
     """
 
     users: int
@@ -84,11 +90,15 @@ class UserParts:
         return np.sort(self.pairs(client).rows)
 
     def pairs(self, silo: int) -> Pairs:
-        """Return the silo's users and their rows: views. Raises InputError if there is no such silo."""
+        """Return the silo's users and their rows: views. Raises InputError if there is no such
+        silo.
+        """
         check_client(silo, self.clients)
         first, last = self.starts[silo : silo + 2]
         offsets = self.offsets[first : last + 1]
-        return Pairs(self.owners[first:last], offsets - offsets[0], self.ids[offsets[0] : offsets[-1]])
+        return Pairs(
+            self.owners[first:last], offsets - offsets[0], self.ids[offsets[0] : offsets[-1]]
+        )
 
     def counts(self) -> np.ndarray:
         """Return n_su, int64 [S, U]."""
@@ -98,7 +108,9 @@ class UserParts:
         return counts_SU
 
     def among(self, own: Sequence[int], rows: np.ndarray) -> UserParts:
-        """Return the same with places in `rows` [n], the own silos' row numbers, ascending; those of others are 0."""
+        """Return the same with places in `rows` [n], the own silos' row numbers, ascending; those
+        of others are 0.
+        """
         places = np.zeros_like(self.ids)
         for silo in own:
             first, last = self.offsets[self.starts[silo : silo + 2]]
@@ -119,17 +131,20 @@ class UserParts:
         )
 
     def most_records(self, group: int | Literal["max", "median"]) -> int:
-        """Return how many records of a user may be used, k, which "max" and "median" read off the users' numbers."""
+        """Return how many records of a user may be used, k, which "max" and "median" read off the
+        users' numbers.
+        """
         if isinstance(group, int):
             return group
         counts_U = self.counts().sum(0)
         return int(counts_U.max() if group == "max" else np.median(counts_U))
 
     def at_most(self, most: int, key: Key) -> UserParts:
-        """Return the parts with at most so many records of each user: those of its silos in turn, drawn by the key.
+        """Return the parts with at most so many records of each user: those of its silos in turn,
+        drawn by the key.
 
-        The draw of a record has its user, its silo and its place among that pair's records for an address: other
-        users' records do not change it, nor does it need the rows of other silos.
+        The draw of a record has its user, its silo and its place among that pair's records for an
+        address: other users' records do not change it, nor does it need the rows of other silos.
         """
         counts = np.diff(self.offsets)
         pair_N = np.repeat(np.arange(len(counts)), counts)
@@ -149,7 +164,9 @@ class UserParts:
 
 @dataclass(frozen=True, eq=False)
 class Known:
-    """Facts about the records: labels, whole numbers [N]; users and silos [N], numbered from 0, or None."""
+    """Facts about the records: labels, whole numbers [N]; users and silos [N], numbered from 0, or
+    None.
+    """
 
     labels: np.ndarray
     users: np.ndarray | None = None
@@ -159,8 +176,8 @@ class Known:
 def share_users(known: Known, silos: int, law: UsersSection, key: Key) -> UserParts:
     """Return every record's user and silo. Depends on the arguments alone.
 
-    Raises SpecError for settings that cannot be, DataError for pairs that have too few records where the data say whose
-    they are.
+    Raises SpecError for settings that cannot be, DataError for pairs that have too few records
+    where the data say whose they are.
     """
     _check(known, silos, law)
     generator = (key / "users").generator()
@@ -174,7 +191,8 @@ def share_users(known: Known, silos: int, law: UsersSection, key: Key) -> UserPa
 
 @dataclass(frozen=True, eq=False)
 class Packs:
-    """Records that stay together: each record's pack, [N], and each pack's class, user and silo, [P], where one counts.
+    """Records that stay together: each record's pack, [N], and each pack's class, user and silo,
+    [P], where one counts.
 
     Numbers of users and silos are those of the data, numbered from 0, or None.
     """
@@ -189,7 +207,9 @@ class Packs:
 
 
 def _packed(known: Known, law: UsersSection, generator: np.random.Generator) -> Packs:
-    """Put records that may go together into packs of `least`, some of them larger where it does not divide."""
+    """Put records that may go together into packs of `least`, some of them larger where it does not
+    divide.
+    """
     labels = known.labels if law.labels else np.zeros(len(known.labels), np.int64)
     group = labels.astype(np.int64)
     for column in (known.users, known.silos):
@@ -205,12 +225,16 @@ def _packed(known: Known, law: UsersSection, generator: np.random.Generator) -> 
     first = np.empty(int(several.sum()), np.int64)
     first[of_row[order]] = order
     return Packs(
-        of_row, labels[first], *(None if c is None else c[first] for c in (known.users, known.silos))
+        of_row,
+        labels[first],
+        *(None if c is None else c[first] for c in (known.users, known.silos)),
     )
 
 
 def _users(packs: Packs, law: UsersSection, generator: np.random.Generator) -> np.ndarray:
-    """Return each pack's user, int64 [P]: drawn with p_u ∝ (u + 1)^-alpha or alike, or as the data say it."""
+    """Return each pack's user, int64 [P]: drawn with p_u ∝ (u + 1)^-alpha or alike, or as the data
+    say it.
+    """
     if law.how == "column":
         assert packs.users is not None
         return packs.users
@@ -226,7 +250,9 @@ def _users(packs: Packs, law: UsersSection, generator: np.random.Generator) -> n
 def _silos(
     packs: Packs, user_P: np.ndarray, silos: int, law: UsersSection, generator: np.random.Generator
 ) -> np.ndarray:
-    """Return each pack's silo, int64 [P]: alike, by rank in its user's own order of the silos, or as the data say."""
+    """Return each pack's silo, int64 [P]: alike, by rank in its user's own order of the silos, or
+    as the data say.
+    """
     if law.silos in ("main", "column"):
         assert packs.silos is not None
         return packs.silos
@@ -243,13 +269,19 @@ def _zipf(count: int, alpha: float) -> np.ndarray:
     return weights / weights.sum()
 
 
-def _with_main_silos(silo_P: np.ndarray, p_U: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-    """Share out packs whose silos are known: one for everybody, the rest by p, most of them from a main silo."""
+def _with_main_silos(
+    silo_P: np.ndarray, p_U: np.ndarray, generator: np.random.Generator
+) -> np.ndarray:
+    """Share out packs whose silos are known: one for everybody, the rest by p, most of them from a
+    main silo.
+    """
     users, silos = len(p_U), int(silo_P.max()) + 1
     rest = generator.choice(users, len(silo_P) - users, p=p_U)
     user_P = generator.permutation(np.concatenate((np.arange(users), rest)))
     main_U = generator.integers(0, silos, users)
-    other = generator.integers(1, max(silos, 2), len(silo_P)) * (generator.random(len(silo_P)) >= _MAIN_SHARE)
+    other = generator.integers(1, max(silos, 2), len(silo_P)) * (
+        generator.random(len(silo_P)) >= _MAIN_SHARE
+    )
     wish_P = (main_U[user_P] + other) % silos
     room_S = np.bincount(silo_P, minlength=silos)
     # what spills over in the first turn has found room in the second
@@ -266,17 +298,17 @@ def _with_labels(
 ) -> np.ndarray:
     """Share out packs so that no user has more than so many classes.
 
-    Users ask for as many packs as p gives them, alike from their own classes; where a class is asked for too often,
-    chance decides, and what is still needed is asked for again while the user's classes last. What nobody asked for
-    goes, alike, to the users that have its class.
+    Users ask for as many packs as p gives them, alike from their own classes; where a class is
+    asked for too often, chance decides, and what is still needed is asked for again while the
+    user's classes last. What nobody asked for goes, alike, to the users that have its class.
     """
     supply_C = np.bincount(class_P)
     users, classes = len(p_U), len(supply_C)
     own_UC = generator.permuted(np.tile(np.arange(classes) < labels, (users, 1)), axis=1)
     if (unclaimed := np.flatnonzero(~own_UC.any(0) & (supply_C > 0))).size:
         raise SpecError(
-            f"users.labels: no user drew the class {unclaimed[0]} as one of its {labels}; raise users.labels or "
-            "users.count"
+            f"users.labels: no user drew the class {unclaimed[0]} as one of its {labels}; raise "
+            "users.labels or users.count"
         )
     need_U, left_C = generator.multinomial(len(class_P), p_U), supply_C.copy()
     counts_UC = np.zeros((users, classes), np.int64)
@@ -288,7 +320,9 @@ def _with_labels(
         open_uC = open_UC[asking]
         wishes = generator.multinomial(need_U[asking], open_uC / open_uC.sum(1, keepdims=True))
         for c in np.flatnonzero(wishes.sum(0) > left_C):
-            wishes[:, c] = generator.multivariate_hypergeometric(wishes[:, c], left_C[c], method="marginals")
+            wishes[:, c] = generator.multivariate_hypergeometric(
+                wishes[:, c], left_C[c], method="marginals"
+            )
         counts_UC[asking] += wishes
         need_U[asking] -= wishes.sum(1)
         left_C -= wishes.sum(0)
@@ -319,17 +353,18 @@ def _check(known: Known, silos: int, law: UsersSection) -> None:
     rows, classes = len(known.labels), len(np.unique(known.labels))
     if (law.how == "column") != (law.count is None):
         raise SpecError(
-            f'users.count: wanted with users.how = "uniform" or "zipf" and in no other case, got {law.count} with '
-            f'"{law.how}"; give it or leave it out'
+            'users.count: wanted with users.how = "uniform" or "zipf" and in no other case, got '
+            f'{law.count} with "{law.how}"; give it or leave it out'
         )
     if law.count is not None and law.count * law.least > rows:
         raise SpecError(
-            f"users.count: wanted at most {rows // law.least} ({rows} training records, users.least = {law.least}), "
-            f"got {law.count}; use fewer users"
+            f"users.count: wanted at most {rows // law.least} ({rows} training records, "
+            f"users.least = {law.least}), got {law.count}; use fewer users"
         )
     if law.how == "column" and known.users is None:
         raise SpecError(
-            'users.how: "column" wants records that name their user; set users.columns or use "zipf"'
+            'users.how: "column" wants records that name their user; set users.columns or use '
+            '"zipf"'
         )
     if law.silos in ("main", "column"):
         _check_silos(known, silos, law)
@@ -337,20 +372,21 @@ def _check(known: Known, silos: int, law: UsersSection) -> None:
         return
     if law.labels > classes:
         raise SpecError(
-            f"users.labels: wanted at most {classes}, the classes of the training records, got {law.labels}"
+            f"users.labels: wanted at most {classes}, the classes of the training records, got "
+            f"{law.labels}"
         )
     if law.how == "column" or law.silos == "main":
         raise SpecError(
-            'users.labels: goes with users that are drawn over all records, not with users.how = "column" or '
-            'users.silos = "main"; leave it out'
+            "users.labels: goes with users that are drawn over all records, not with users.how = "
+            '"column" or users.silos = "main"; leave it out'
         )
 
 
 def _check_silos(known: Known, silos: int, law: UsersSection) -> None:
     if known.silos is None:
         raise SpecError(
-            f'users.silos: "{law.silos}" wants records that name their silo; set users.columns, use a data set with '
-            'centres, or "zipf"'
+            f'users.silos: "{law.silos}" wants records that name their silo; set users.columns, '
+            'use a data set with centres, or "zipf"'
         )
     if (found := int(known.silos.max()) + 1) != silos:
         raise SpecError(f"split.clients: wanted {found}, the silos of the data, got {silos}")
@@ -360,21 +396,27 @@ def _check_found(found: UserParts, law: UsersSection) -> None:
     """Refuse a silo without records, and pairs with too few."""
     if (empty := np.flatnonzero(found.sizes == 0)).size:
         raise SpecError(
-            f"split.clients: silo {empty[0]} of {found.clients} has no record; use fewer silos, or users.silos = "
+            f"split.clients: silo {empty[0]} of {found.clients} has no record; use fewer silos, or "
+            "users.silos = "
             '"uniform"'
         )
     check_least(found, law.least)
 
 
 def check_least(found: UserParts, least: int, why: str = "") -> None:
-    """Raise DataError for a pair with fewer records than `least`; why: what wants as many, if not the scenario."""
+    """Raise DataError for a pair with fewer records than `least`; why: what wants as many, if not
+    the scenario.
+    """
     counts = np.diff(found.offsets)
     if (few := np.flatnonzero(counts < least)).size:
         silo = int(np.searchsorted(found.starts, few[0], side="right")) - 1
         what = (
-            f"set users.least = {least}, or drop them" if why else "drop them, or use a smaller users.least"
+            f"set users.least = {least}, or drop them"
+            if why
+            else "drop them, or use a smaller users.least"
         )
         raise DataError(
-            f"users.least: wanted {least} records of each user in a silo where it has any{why and ' '}{why}, but silo "
-            f"{silo} has {counts[few[0]]} of user {found.owners[few[0]]}; {what}"
+            f"users.least: wanted {least} records of each user in a silo where it has "
+            f"any{why and ' '}{why}, but silo {silo} has {counts[few[0]]} of user "
+            f"{found.owners[few[0]]}; {what}"
         )

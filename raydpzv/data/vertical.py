@@ -1,8 +1,8 @@
 """Shares of the features of aligned rows among clients (vertical learning).
 
-D rows, M clients, F columns, C channels, H x W pixels, V views, L tokens. The shares of one partition are disjoint;
-unless explicit columns leave some out, together they are everything. They are as even as possible: where M
-does not divide, the first clients have one more.
+D rows, M clients, F columns, C channels, H x W pixels, V views, L tokens. The shares of one
+partition are disjoint; unless explicit columns leave some out, together they are everything. They
+are as even as possible: where M does not divide, the first clients have one more.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ Span = tuple[int, int]
 class Part:
     """One client's share of a row of shape `whole`.
 
-    `columns` are places in the flattened row; where there are none, `spans` holds one Span for each axis. `form`: the
-    shape of the columns, () for [f]; integers: they are whole numbers.
+    `columns` are places in the flattened row; where there are none, `spans` holds one Span for each
+    axis. `form`: the shape of the columns, () for [f]; integers: they are whole numbers.
     """
 
     how: str
@@ -64,14 +64,16 @@ class Part:
         return rows if self.how == "rows" else rows + ", " + _several("column", [self.spans[2]])
 
     def select(self, x: np.ndarray) -> np.ndarray:
-        """Return this share of x [D, ...whole]: contiguous float32 [D, ...shape], or int64 of whole numbers.
+        """Return this share of x [D, ...whole]: contiguous float32 [D, ...shape], or int64 of whole
+        numbers.
 
-        May share memory with `x` where the share is all of it. Raises DataError for rows of another shape.
+        May share memory with `x` where the share is all of it. Raises DataError for rows of another
+        shape.
         """
         if x.shape[1:] != self.whole:
             raise DataError(
-                f"{self.describe()} is a share of rows of shape {self.whole}; these have {x.shape[1:]}: "
-                "partition for their shape"
+                f"{self.describe()} is a share of rows of shape {self.whole}; these have "
+                f"{x.shape[1:]}: partition for their shape"
             )
         if self.columns:
             block = x.reshape(len(x), -1)[:, list(self.columns)].reshape(len(x), *self.shape)
@@ -80,23 +82,31 @@ class Part:
         return np.ascontiguousarray(block, dtype=np.int64 if self.integers else np.float32)
 
 
-def partition(x_shape: tuple[int, ...], split: SplitSection, names: Sequence[str] = ()) -> tuple[Part, ...]:
+def partition(
+    x_shape: tuple[int, ...], split: SplitSection, names: Sequence[str] = ()
+) -> tuple[Part, ...]:
     """Share out rows of shape `x_shape` (without D) among the clients of a [split] section.
 
-    columns: [D, f], any shape flattened first; the section may list them client by client, by number or by their
-    `names` (of several with one name, as an encoded category has them, it is all). rows: bands of an image, [D, C, r,
-    W]. patches: a grid (rows, columns) over an image, [D, C, h, w], in reading order; without one the most square grid,
-    wider than high. views: [D, v, ...], axis 1 shared out. variables: [D, T, f], the last axis of a time series shared
-    out. tokens: [D, l], spans of a text of exactly the same length. Raises SpecError where that cannot be done.
+    columns: [D, f], any shape flattened first; the section may list them client by client, by
+    number or by their `names` (of several with one name, as an encoded category has them, it is
+    all). rows: bands of an image, [D, C, r, W]. patches: a grid (rows, columns) over an image, [D,
+    C, h, w], in reading order; without one the most square grid,
+    wider than high. views: [D, v, ...], axis 1 shared out. variables: [D, T, f], the last axis of a
+    time series shared
+    out. tokens: [D, l], spans of a text of exactly the same length. Raises SpecError where that
+    cannot be done.
     """
     share: Callable[[tuple[int, ...], int], tuple[Part, ...]] = VERTICAL_SPLITS[split.how]
     columns, clients = split.shares, split.clients
     if columns is not None and split.how != "columns":
         raise SpecError(
-            f'explicit columns do not go with partition "{split.how}": leave them out or choose "columns"'
+            f'explicit columns do not go with partition "{split.how}": leave them out or choose '
+            '"columns"'
         )
     if split.grid is not None and split.how != "patches":
-        raise SpecError(f'a grid does not go with partition "{split.how}": leave it out or choose "patches"')
+        raise SpecError(
+            f'a grid does not go with partition "{split.how}": leave it out or choose "patches"'
+        )
     shape = tuple(int(n) for n in x_shape)
     if columns is not None:
         parties = tuple(split.parties or ())
@@ -113,23 +123,34 @@ def by_columns(shape: tuple[int, ...], clients: int) -> tuple[Part, ...]:
 
 
 def by_view(views: Sequence[View], clients: int) -> tuple[Part, ...]:
-    """Return the arrays that make up a row, one for each client; () for no views. Raises SpecError."""
+    """Return the arrays that make up a row, one for each client; () for no views. Raises
+    SpecError.
+    """
     if not views:
         return ()
     if len(views) != clients:
         raise SpecError(
-            f"split.clients: wanted {len(views)}, the number of arrays that make up a record, got {clients}"
+            f"split.clients: wanted {len(views)}, the number of arrays that make up a record, got "
+            f"{clients}"
         )
     ends = np.cumsum([math.prod(view.shape) for view in views]).tolist()
     whole = (ends[-1],)
     return tuple(
-        Part("parties", whole, columns=tuple(range(start, end)), form=view.shape, integers=view.integers)
+        Part(
+            "parties",
+            whole,
+            columns=tuple(range(start, end)),
+            form=view.shape,
+            integers=view.integers,
+        )
         for view, (start, end) in zip(views, pairwise((0, *ends)), strict=True)
     )
 
 
 def without_client(parts: Sequence[Part], names: Sequence[str] = ()) -> tuple[str, ...]:
-    """Return the columns that no part of "columns" holds, by name or else by number; () for other partitions."""
+    """Return the columns that no part of "columns" holds, by name or else by number; () for other
+    partitions.
+    """
     if parts[0].how != "columns":
         return ()
     held = {column for part in parts for column in part.columns}
@@ -173,8 +194,8 @@ def _places(column: int | str, client: str, width: int, names: Sequence[str]) ->
         return [column]
     if not names:
         raise SpecError(
-            f"{client} wants column {_shown(column)}, and the columns of these data have no names: give their "
-            f"numbers, 0..{width - 1}"
+            f"{client} wants column {_shown(column)}, and the columns of these data have no names: "
+            f"give their numbers, 0..{width - 1}"
         )
     if places := [place for place, name in enumerate(names) if name == column]:
         return places
@@ -199,25 +220,31 @@ def by_rows(shape: tuple[int, ...], clients: int) -> tuple[Part, ...]:
     )
 
 
-def by_patches(shape: tuple[int, ...], clients: int, grid: tuple[int, int] | None = None) -> tuple[Part, ...]:
+def by_patches(
+    shape: tuple[int, ...], clients: int, grid: tuple[int, int] | None = None
+) -> tuple[Part, ...]:
     """Patches of an image, in reading order."""
     channels, height, width = _image(shape, "patches")
     down, across = grid or _square(clients)
     if down < 1 or across < 1 or down * across != clients:
         raise SpecError(
-            f"a grid of {down} x {across} does not give one patch to each of {clients} clients: choose rows "
-            f"and columns whose product is {clients}, such as {' x '.join(map(str, _square(clients)))}"
+            f"a grid of {down} x {across} does not give one patch to each of {clients} clients: "
+            f"choose rows and columns whose product is {clients}, such as "
+            f"{' x '.join(map(str, _square(clients)))}"
         )
     bands = _even(height, down, "image rows")
     strips = _even(width, across, "image columns")
-    return tuple(Part("patches", shape, ((0, channels), band, strip)) for band in bands for strip in strips)
+    return tuple(
+        Part("patches", shape, ((0, channels), band, strip)) for band in bands for strip in strips
+    )
 
 
 def by_views(shape: tuple[int, ...], clients: int) -> tuple[Part, ...]:
     """Views of an object."""
     if len(shape) < 2:
         raise SpecError(
-            f'partition "views" wants rows of shape (V, ...); these are {shape}: choose "columns" for flat '
+            f'partition "views" wants rows of shape (V, ...); these are {shape}: choose "columns" '
+            "for flat "
             "tables"
         )
     rest = tuple((0, n) for n in shape[1:])
@@ -228,11 +255,13 @@ def by_variables(shape: tuple[int, ...], clients: int) -> tuple[Part, ...]:
     """Variables of a time series."""
     if len(shape) != 2:
         raise SpecError(
-            f'partition "variables" wants time series of shape (T, F); these rows are {shape}: choose "columns" for '
+            f'partition "variables" wants time series of shape (T, F); these rows are {shape}: '
+            'choose "columns" for '
             "flat tables"
         )
     return tuple(
-        Part("variables", shape, ((0, shape[0]), span)) for span in _even(shape[1], clients, "variables")
+        Part("variables", shape, ((0, shape[0]), span))
+        for span in _even(shape[1], clients, "variables")
     )
 
 
@@ -245,8 +274,8 @@ def by_tokens(shape: tuple[int, ...], clients: int) -> tuple[Part, ...]:
         )
     if shape[0] % clients:
         raise SpecError(
-            f"{clients} clients cannot have equal spans of {shape[0]} tokens: make it a multiple of {clients} "
-            "(data.tokens)"
+            f"{clients} clients cannot have equal spans of {shape[0]} tokens: make it a multiple "
+            f"of {clients} (data.tokens)"
         )
     return tuple(Part("tokens", shape, (span,)) for span in _even(shape[0], clients, "tokens"))
 
@@ -255,14 +284,17 @@ def _image(shape: tuple[int, ...], how: str) -> tuple[int, int, int]:
     if len(shape) != 3:
         other = "columns" if len(shape) < 3 else "views"
         raise SpecError(
-            f'partition "{how}" wants images of shape (C, H, W); these rows are {shape}: choose "{other}"'
+            f'partition "{how}" wants images of shape (C, H, W); these rows are {shape}: choose '
+            f'"{other}"'
         )
     return shape[0], shape[1], shape[2]
 
 
 def _even(places: int, parts: int, noun: str) -> list[Span]:
     if parts > places:
-        raise SpecError(f"{parts} clients cannot share {places} {noun}: use at most {places} along that side")
+        raise SpecError(
+            f"{parts} clients cannot share {places} {noun}: use at most {places} along that side"
+        )
     base, extra = divmod(places, parts)
     cuts = [i * base + min(i, extra) for i in range(parts + 1)]
     return list(pairwise(cuts))

@@ -1,1 +1,3 @@
-"""Engines that compute models: torch, or kernels compiled for small ones, behind the interfaces that methods know."""
+"""Engines that compute models: torch, or kernels compiled for small ones, behind the interfaces
+that methods know.
+"""

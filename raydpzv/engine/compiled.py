@@ -1,7 +1,7 @@
 """Small dense models, computed by compiled kernels on the CPU; imports no torch at run time.
 
-The same initial parameters, layouts, seeds and zeroth-order steps as under torch; a rounding of its own, which is the
-same on every machine (`raydpzv.engine.dense_kernel`).
+The same initial parameters, layouts, seeds and zeroth-order steps as under torch; a rounding of its
+own, which is the same on every machine (`raydpzv.engine.dense_kernel`).
 """
 
 # M clients, D rows, B batch, E embedding width, P directions, A amounts
@@ -69,7 +69,9 @@ _zeroth_order_steps = kernel("zeroth_order_steps")
 
 
 def shape_of(network: DenseNetwork, inputs: int | None = None) -> tuple[np.ndarray, int, int]:
-    """Return what a kernel's `net` holds beside the parameters: widths, inputs of a record, the widest layer."""
+    """Return what a kernel's `net` holds beside the parameters: widths, inputs of a record, the
+    widest layer.
+    """
     taken = int(network.widths[0]) if inputs is None else inputs
     return network.sizes, taken, max(*network.widths, taken)
 
@@ -80,7 +82,9 @@ class _Parameters:
     inputs: of a record, where they are more than the first width says, as for a sum of embeddings.
     """
 
-    def __init__(self, network: DenseNetwork, key: Key, momentum: float, inputs: int | None = None) -> None:
+    def __init__(
+        self, network: DenseNetwork, key: Key, momentum: float, inputs: int | None = None
+    ) -> None:
         self.network = network
         self.flat = network.initial(key)
         self._shape = shape_of(network, inputs)
@@ -95,7 +99,9 @@ class _Parameters:
         return (self.velocity, learns, float(lr), float(momentum))
 
     def state(self) -> np.ndarray:
-        """Return copies of the parameters and, with momentum, of the velocity: float32 [1 or 2, d]."""
+        """Return copies of the parameters and, with momentum, of the velocity: float32 [1 or 2,
+        d].
+        """
         return np.stack([self.flat, self.velocity] if len(self.velocity) else [self.flat])
 
     def restore(self, state: np.ndarray) -> None:
@@ -115,7 +121,9 @@ def _descend_along(own: _Parameters, steps: Steps, momentum: float, law: int) ->
 
 
 class CompiledBottom:
-    """A bottom model at its client's features [D, ...] and [N, ...]; see `raydpzv.engine.split_model.Bottom`."""
+    """A bottom model at its client's features [D, ...] and [N, ...]; see
+    `raydpzv.engine.split_model.Bottom`.
+    """
 
     def __init__(
         self,
@@ -127,7 +135,10 @@ class CompiledBottom:
     ) -> None:
         learns = training.rule or training.descent
         self._parameters = _Parameters(network, key, learns.momentum if learns else 0.0)
-        self._training, self._clip = training, math.inf if training.clip is None else float(training.clip)
+        self._training, self._clip = (
+            training,
+            math.inf if training.clip is None else float(training.clip),
+        )
         self._law = LAWS[training.rule.law] if training.rule else 0
         self._x_train, self._x_test = _flattened(x_train), _flattened(x_test)
         self._acts: np.ndarray | None = None
@@ -147,7 +158,9 @@ class CompiledBottom:
     def embed_held_out(self, at: np.ndarray | None = None) -> np.ndarray:
         ids = np.arange(len(self._x_test), dtype=np.int32)
         starts = range(0, max(1, len(ids)), EVALUATED_ROWS)
-        blocks = [self._embedded(self._x_test, ids[n : n + EVALUATED_ROWS], at=at)[0] for n in starts]
+        blocks = [
+            self._embedded(self._x_test, ids[n : n + EVALUATED_ROWS], at=at)[0] for n in starts
+        ]
         return np.concatenate(blocks)
 
     def embed_along(
@@ -178,14 +191,22 @@ class CompiledBottom:
         assert descent is not None
         wanted = (self._acts.shape[2], own.network.widths[-1])
         if gradient_BE.shape != wanted:
-            raise ValueError(f"wanted a gradient {wanted}, as the embeddings, got {gradient_BE.shape}")
+            raise ValueError(
+                f"wanted a gradient {wanted}, as the embeddings, got {gradient_BE.shape}"
+            )
         learning = own.learning(float(descent.lr) * scale, descent.momentum)
-        _bottom_step(own.net(), learning, self._acts, _floats(gradient_BE), self._clip, float(descent.l2))
+        _bottom_step(
+            own.net(), learning, self._acts, _floats(gradient_BE), self._clip, float(descent.l2)
+        )
         self._acts = None
 
     def descend(self, steps: Steps) -> None:
         assert self._training.rule is not None
-        own, kept, momentum = self._parameters, self._directions, float(self._training.rule.momentum)
+        own, kept, momentum = (
+            self._parameters,
+            self._directions,
+            float(self._training.rule.momentum),
+        )
         if len(steps) == 1 and kept.made(steps.seeds[0]):
             step = (steps.scalars[0], float(steps.lrs[0]))
             _step_along(own.flat, own.velocity, (kept.z, kept.factors), step, momentum)
@@ -215,7 +236,9 @@ class CompiledBottom:
         drawn = _NO_NOISE
         if noise is not None:
             inner = enumerate(own.network.widths[1:-1])
-            drawn = np.concatenate([_NO_NOISE, *(noise(layer, rows * width) for layer, width in inner)])
+            drawn = np.concatenate(
+                [_NO_NOISE, *(noise(layer, rows * width) for layer, width in inner)]
+            )
         found: tuple[np.ndarray, np.ndarray] = _embed(source, ids, own.net(at), drawn, self._clip)
         return found
 
@@ -223,7 +246,9 @@ class CompiledBottom:
 class CompiledTop:
     """The head with labels and the cache; see `raydpzv.engine.split_model.Top`."""
 
-    def __init__(self, network: DenseNetwork, settings: HeadSettings, key: Key, rows: TopRows) -> None:
+    def __init__(
+        self, network: DenseNetwork, settings: HeadSettings, key: Key, rows: TopRows
+    ) -> None:
         clients, width = rows.clients, rows.width
         self._parameters = _Parameters(network, key / "server", settings.momentum, clients * width)
         self._settings, self._key, self._steps = settings, key, 0
@@ -239,7 +264,14 @@ class CompiledTop:
         self._settings = replace(self._settings, lr=lr)
 
     def put(self, client: int, ids: np.ndarray, values_BE: np.ndarray, round: int) -> None:
-        _put(self._uploaded(values_BE, ids, client), self._table, self._refreshed, _rows(ids), client, round)
+        _put(
+            self._uploaded(values_BE, ids, client),
+            self._table,
+            self._refreshed,
+            _rows(ids),
+            client,
+            round,
+        )
 
     def ages(self, ids: np.ndarray, round: int, serving: int) -> Ages:
         found = self._no_ages()
@@ -254,21 +286,27 @@ class CompiledTop:
     ) -> TwoPointService:
         ids, plus_PBE, minus_PBE = body.ids, body.plus, body.minus
         if plus_PBE.shape != minus_PBE.shape:
-            raise ValueError(f"wanted embeddings of equal shapes, got {plus_PBE.shape} and {minus_PBE.shape}")
+            raise ValueError(
+                f"wanted embeddings of equal shapes, got {plus_PBE.shape} and {minus_PBE.shape}"
+            )
         rows = _rows(ids)
         sums, nonfinite = np.zeros(len(plus_PBE)), np.zeros(len(plus_PBE), np.int64)
         ages = self._no_ages()
         loss = _two_point_service(
-            *(
-                self._uploaded(plus_PBE, ids, client),
-                self._uploaded(minus_PBE, ids, client),
-                self._table,
-                self._refreshed,
-                (self._labels, rows),
-                client,
-                round,
-            ),
-            *(self._parameters.net(), self._learning(), float(smoothing), float(clip), sums, nonfinite, ages),
+            self._uploaded(plus_PBE, ids, client),
+            self._uploaded(minus_PBE, ids, client),
+            self._table,
+            self._refreshed,
+            (self._labels, rows),
+            client,
+            round,
+            self._parameters.net(),
+            self._learning(),
+            float(smoothing),
+            float(clip),
+            sums,
+            nonfinite,
+            ages,
         )
         self._own_step(rows)
         return TwoPointService(sums.tolist(), nonfinite.tolist(), ages, loss)
@@ -343,7 +381,9 @@ class CompiledTop:
     def row_gradients(
         self, client: int, ids: np.ndarray, count: int, smoothing: float, key: Key
     ) -> np.ndarray:
-        """Estimate every row's gradient from its own losses; the directions come from the generator's stream."""
+        """Estimate every row's gradient from its own losses; the directions come from the
+        generator's stream.
+        """
         own, out = self._parameters, np.empty((len(ids), self._width), np.float32)
         directions = (count, np.uint64(key.seed64()), float(smoothing))
         _row_gradients(directions, self._table, (self._labels, _rows(ids)), client, own.net(), out)
@@ -351,14 +391,20 @@ class CompiledTop:
 
     def fit(self, variance: float) -> None:
         ids, own = np.flatnonzero(self._refreshed.all(1)), self._parameters
-        if found := discriminant(self._table[ids], self._labels[ids], own.network.widths[-1], variance):
+        if found := discriminant(
+            self._table[ids], self._labels[ids], own.network.widths[-1], variance
+        ):
             own.flat[:] = np.concatenate([part.ravel() for part in found])
 
-    def evaluate(self, embeddings_MNE: Sequence[np.ndarray], at: np.ndarray | None = None) -> Metrics:
+    def evaluate(
+        self, embeddings_MNE: Sequence[np.ndarray], at: np.ndarray | None = None
+    ) -> Metrics:
         joined = np.concatenate([np.asarray(e, np.float32) for e in embeddings_MNE], axis=1)
         labels, net = self._labels_test, self._parameters.net(at)
         return score_parts(
-            lambda part: scored(joined, labels, part, net, self._metrics), len(labels), self._validated
+            lambda part: scored(joined, labels, part, net, self._metrics),
+            len(labels),
+            self._validated,
         )
 
     def state(self) -> dict[str, Any]:
@@ -390,16 +436,24 @@ class CompiledTop:
         return points[0, 0]
 
     def _uploaded(self, values: np.ndarray, ids: np.ndarray, client: int) -> np.ndarray:
-        """Embeddings [..., B, E] as the kernels take them; ValueError: not one of width E for each row."""
+        """Embeddings [..., B, E] as the kernels take them; ValueError: not one of width E for each
+        row.
+        """
         wanted = (len(ids), self._width)
         if values.shape[-2:] != wanted or not 0 <= client < self._clients:
             raise ValueError(
-                f"wanted embeddings {wanted} of a client below {self._clients}, got {values.shape[-2:]} of {client}"
+                f"wanted embeddings {wanted} of a client below {self._clients}, got "
+                f"{values.shape[-2:]} of {client}"
             )
         return _floats(values)
 
     def _stepped(
-        self, source: np.ndarray, at: np.ndarray, ids: np.ndarray, gradient: np.ndarray, scale: float = 1.0
+        self,
+        source: np.ndarray,
+        at: np.ndarray,
+        ids: np.ndarray,
+        gradient: np.ndarray,
+        scale: float = 1.0,
     ) -> float:
         batch, net = (self._labels, ids), self._parameters.net()
         found: float = _head_step(source, at, batch, net, self._learning(scale), gradient)
@@ -407,7 +461,9 @@ class CompiledTop:
 
     def _learning(self, scale: float = 1.0) -> tuple[Any, ...]:
         how = self._settings
-        return self._parameters.learning(float(how.lr) * scale, how.momentum, learns=how.training == "sgd")
+        return self._parameters.learning(
+            float(how.lr) * scale, how.momentum, learns=how.training == "sgd"
+        )
 
     def _own_step(self, ids: np.ndarray) -> None:
         """The head's own zeroth-order step, if that is how it learns."""
@@ -453,7 +509,9 @@ def scored(
 
 
 def _rows(ids: np.ndarray) -> np.ndarray:
-    """Row numbers as the kernels are compiled for; what came in a message may be read-only, which is another type."""
+    """Row numbers as the kernels are compiled for; what came in a message may be read-only, which
+    is another type.
+    """
     return np.array(ids, np.int32)
 
 

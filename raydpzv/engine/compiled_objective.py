@@ -1,4 +1,5 @@
-"""Whole models of dense layers, computed by compiled kernels on the CPU: the objective of horizontal learning.
+"""Whole models of dense layers, computed by compiled kernels on the CPU: the objective of
+horizontal learning.
 
 Bits depend on the inputs alone (`raydpzv.engine.dense_kernel`).
 """
@@ -34,7 +35,8 @@ _DIRECTION_FLOATS = 1 << 20
 class CompiledObjective:
     """Losses, gradients and scores of a dense network; see `raydpzv.engine.objective.Objective`.
 
-    Its vectors are arrays; it takes tensors on the CPU as well. Keeps nothing between calls, so that any number of
+    Its vectors are arrays; it takes tensors on the CPU as well. Keeps nothing between calls, so
+    that any number of
     threads may use it. metrics: the name of the user's, "" for none.
     """
 
@@ -111,7 +113,9 @@ class CompiledObjective:
     def evaluate(self, at: Vector, x: Any, y: Any) -> Metrics:
         """Score the rows x [N, ...] with classes y [N], in blocks of 512."""
         check_fit(self._size, at)
-        return scored(_flat(x), _shared(as_array(y)), slice(0, len(y)), self._net(at), self._metrics)
+        return scored(
+            _flat(x), _shared(as_array(y)), slice(0, len(y)), self._net(at), self._metrics
+        )
 
     def _along(
         self,
@@ -132,7 +136,9 @@ class CompiledObjective:
         return np.ascontiguousarray(found.transpose(1, 2, 0))
 
     def _located(self, rows: np.ndarray) -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray]]:
-        """Return features [N, F], and the kernels' `batch`: labels [N], and where the rows are among them."""
+        """Return features [N, F], and the kernels' `batch`: labels [N], and where the rows are
+        among them.
+        """
         x, y, ids = self._rows.located(rows)
         return _flat(x), (_shared(y), ids)
 
@@ -165,7 +171,8 @@ def _flat(x: Any) -> np.ndarray:
 
 
 def _shared(rows: np.ndarray) -> np.ndarray:
-    """Return the same memory as an array that counts as writable: of what is not, kernels would be compiled anew.
+    """Return the same memory as an array that counts as writable: of what is not, kernels would be
+    compiled anew.
 
     It may belong to others (Ray's object store); kernels never write to features and labels.
     """

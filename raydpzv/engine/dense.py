@@ -1,4 +1,6 @@
-"""Dense networks as numbers: widths, layout and parameters before the first update, as `FlatModel` has them."""
+"""Dense networks as numbers: widths, layout and parameters before the first update, as `FlatModel`
+has them.
+"""
 
 # M clients, E embedding width, K classes
 
@@ -24,11 +26,13 @@ LAWS = {"gaussian": 0, "sphere": 1, "rademacher": 2}
 
 @dataclass(frozen=True)
 class DenseNetwork:
-    """Linear layers with ReLU between; or, with no layers, the sum of the clients' embeddings with a bias.
+    """Linear layers with ReLU between; or, with no layers, the sum of the clients' embeddings with
+    a bias.
 
-    widths: from the input on; of the sum, the number of classes alone. paths: each layer's place in the torch module
-    that the same names of a scenario give, by which its first parameters are drawn and its layout is found. start: of
-    the last layer, drawn as those before it ("random"), zeros, or orthonormal weights and no bias.
+    widths: from the input on; of the sum, the number of classes alone. paths: each layer's place in
+    the torch module that the same names of a scenario give, by which its first parameters are drawn
+    and its layout is found. start: of the last layer, drawn as those before it ("random"), zeros,
+    or orthonormal weights and no bias.
     """
 
     widths: tuple[int, ...]
@@ -47,11 +51,15 @@ class DenseNetwork:
 
     @property
     def layout(self) -> str:
-        """Return the digest of the parameters' names and shapes in order, that of the torch module."""
+        """Return the digest of the parameters' names and shapes in order, that of the torch
+        module.
+        """
         return layout_of(self.shapes)
 
     def initial(self, key: Key) -> np.ndarray:
-        """Return the parameters before the first update, float32 [d]: the bits of `raydpzv.models.flat.FlatModel`."""
+        """Return the parameters before the first update, float32 [d]: the bits of
+        `raydpzv.models.flat.FlatModel`.
+        """
         if not self.paths:
             return np.zeros(self.size, np.float32)
         parts = []
@@ -62,7 +70,9 @@ class DenseNetwork:
                 parts.append((draws * 2 - 1) * bound)
         if self.start == "orthogonal_last":
             parts[-2] = orthonormal(parts[-2].reshape(self.widths[:-3:-1])).ravel()
-        for part in {"random": [], "zero_last": parts[-2:], "orthogonal_last": parts[-1:]}[self.start]:
+        for part in {"random": [], "zero_last": parts[-2:], "orthogonal_last": parts[-1:]}[
+            self.start
+        ]:
             part[:] = 0
         return np.concatenate(parts)
 
@@ -81,7 +91,9 @@ class DenseNetwork:
 def dense_bottom(
     name: str, shape: Sequence[int], hidden: Sequence[int], width: int, start: Start = "random"
 ) -> DenseNetwork | None:
-    """Return the bottom model of that name for records of `shape`; None if it is none of dense layers."""
+    """Return the bottom model of that name for records of `shape`; None if it is none of dense
+    layers.
+    """
     if name not in ("mlp", "linear"):
         return None
     inner = tuple(hidden) if name == "mlp" else ()
@@ -91,8 +103,12 @@ def dense_bottom(
     )
 
 
-def dense_whole(kind: str, shape: Sequence[int], hidden: Sequence[int], outputs: int) -> DenseNetwork | None:
-    """Return the whole model of that kind for records of `shape`; None if it is none of dense layers."""
+def dense_whole(
+    kind: str, shape: Sequence[int], hidden: Sequence[int], outputs: int
+) -> DenseNetwork | None:
+    """Return the whole model of that kind for records of `shape`; None if it is none of dense
+    layers.
+    """
     return dense_bottom("linear" if kind == "logistic" else kind, shape, hidden, outputs)
 
 

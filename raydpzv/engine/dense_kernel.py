@@ -1,17 +1,20 @@
-"""Small dense networks compiled with numba: embeddings, losses, gradients and whole services of a vertical server.
+"""Small dense networks compiled with numba: embeddings, losses, gradients and whole services of a
+vertical server.
 
-The bits depend on the inputs alone: no BLAS, no libm (own exp and log), no fused multiply-add, every sum in the order
-that is written here. Activations lie feature by feature, [features, rows], so that loops over the rows are vectorised
-without reordering a sum; gradients add row after row. Directions are those of `raydpzv.zo.numba_kernel`.
+The bits depend on the inputs alone: no BLAS, no libm (own exp and log), no fused multiply-add,
+every sum in the order that is written here. Activations lie feature by feature, [features, rows],
+so that loops over the rows are vectorised without reordering a sum; gradients add row after row.
+Directions are those of `raydpzv.zo.numba_kernel`.
 
-A network is flat parameters float32 [d] and `sizes` int64, the widths of its layers from the input on: weights
-[out, in], then biases, layer by layer, with ReLU between. One width alone is the sum of the clients' embeddings of that
-width, plus a bias.
+A network is flat parameters float32 [d] and `sizes` int64, the widths of its layers from the input
+on: weights [out, in], then biases, layer by layer, with ReLU between. One width alone is the sum of
+the clients' embeddings of that width, plus a bias.
 
-numba caches compiled code by this file alone: if you change `raydpzv/zo/numba_kernel.py`, `product_kernel.py` or
-`transpose_kernel.py`, touch this file too. Copy arrays in loops: for an assignment's error message numba compiles two
-seconds of string functions.
-Callers go through `raydpzv.engine.compiled`. Arguments are contiguous arrays, int, bool and float, and these tuples:
+numba caches compiled code by this file alone: if you change `raydpzv/zo/numba_kernel.py`,
+`product_kernel.py` or `transpose_kernel.py`, touch this file too. Copy arrays in loops: for an
+assignment's error message numba compiles two seconds of string functions.
+Callers go through `raydpzv.engine.compiled`. Arguments are contiguous arrays, int, bool and float,
+and these tuples:
 
 | tuple      | holds                                                                                          |
 |------------|------------------------------------------------------------------------------------------------|
@@ -49,10 +52,17 @@ _GAUSSIAN, _RADEMACHER = LAWS["gaussian"], LAWS["rademacher"]
 _BLOCK = 128
 """Rows whose losses are computed together."""
 _BLOCK_FLOATS, _ROW_BLOCK = 1 << 15, 16
-"""Weights that are moved, or whose gradient is made, together, and of how many outputs at least: a second cache's."""
+"""Weights that are moved, or whose gradient is made, together, and of how many outputs at least: a
+second cache's.
+"""
 
-_LOG2E, _LN2_HI, _LN2_LO = 1.4426950408889634, 6.93147180369123816490e-01, 1.90821492927058770002e-10
-_MAGIC = 6755399441055744.0  # 1.5 · 2^52: adding it rounds to a whole number, which its last bits then hold
+_LOG2E, _LN2_HI, _LN2_LO = (
+    1.4426950408889634,
+    6.93147180369123816490e-01,
+    1.90821492927058770002e-10,
+)
+# 1.5 · 2^52: adding it rounds to a whole number, which its last bits then hold
+_MAGIC = 6755399441055744.0
 _LARGEST, _SMALLEST = 709.0, -708.0
 _ONE_BITS, _HALF_ROOT_BITS = _i64(1023 << 52), _i64(0x3FE6A09E667F3BCD)
 _LEAST_NORMAL, _SCALE, _SCALED = 2.2250738585072014e-308, 18014398509481984.0, -54.0
@@ -64,7 +74,9 @@ _G1, _G2, _G3, _G4, _G5, _G6, _G7, _G8, _G9, _G10 = _LOG
 
 @intrinsic
 def _bits(typing_context: Any, value: Any) -> Any:
-    """Reinterpret float64 as int64 without a round trip through memory, which would stop vectorisation."""
+    """Reinterpret float64 as int64 without a round trip through memory, which would stop
+    vectorisation.
+    """
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.bitcast(args[0], ir.IntType(64))
@@ -86,7 +98,8 @@ def _double(typing_context: Any, value: Any) -> Any:
 def exp(x):  # type: ignore[no-untyped-def]
     """e^x in float64 to 2 units of the last place; 0 below -708, infinity above 709.
 
-    x = k ln 2 + r with |r| <= ln 2 / 2 (Cody and Waite's two-part ln 2), then the Taylor polynomial of e^r.
+    x = k ln 2 + r with |r| <= ln 2 / 2 (Cody and Waite's two-part ln 2), then the Taylor polynomial
+    of e^r.
     """
     inside = min(max(x, _SMALLEST), _LARGEST)
     shifted = inside * _LOG2E + _MAGIC
@@ -103,7 +116,9 @@ def exp(x):  # type: ignore[no-untyped-def]
 
 @njit(error_model="numpy")
 def log(x):  # type: ignore[no-untyped-def]
-    """ln x in float64 to 2 units of the last place: x = 2^k m with m in [√½, √2), and 2 artanh((m-1)/(m+1))."""
+    """ln x in float64 to 2 units of the last place: x = 2^k m with m in [√½, √2), and 2
+    artanh((m-1)/(m+1)).
+    """
     if not x > 0.0:
         return -math.inf if x == 0.0 else math.nan
     if x == math.inf:
@@ -124,7 +139,9 @@ def log(x):  # type: ignore[no-untyped-def]
 
 @compiled
 def _check(ids, rows):  # type: ignore[no-untyped-def]
-    """Refuse row numbers outside 0..rows-1: compiled code would read, or write, somebody else's memory."""
+    """Refuse row numbers outside 0..rows-1: compiled code would read, or write, somebody else's
+    memory.
+    """
     for b in range(ids.shape[0]):
         if ids[b] < 0 or ids[b] >= rows:
             raise IndexError("a row number is outside the data")
@@ -162,7 +179,9 @@ def _linear(flat, at, inputs, outputs, x, y):  # type: ignore[no-untyped-def]
 
 @compiled
 def _forward(net, acts, noise):  # type: ignore[no-untyped-def]
-    """Fill acts [layers + 1, widest, B] from its first entry, the inputs; noise: before each inner ReLU, or empty."""
+    """Fill acts [layers + 1, widest, B] from its first entry, the inputs; noise: before each inner
+    ReLU, or empty.
+    """
     flat, sizes, inputs, _ = net
     rows = acts.shape[2]
     if sizes.shape[0] == 1:
@@ -195,9 +214,11 @@ def _forward(net, acts, noise):  # type: ignore[no-untyped-def]
 
 @compiled
 def _backprop(net, acts, delta, into, for_inputs):  # type: ignore[no-untyped-def]
-    """Write the parameters' gradient, added row after row, or step along it; delta [2, widest, B]: that of the outputs.
+    """Write the parameters' gradient, added row after row, or step along it; delta [2, widest, B]:
+    that of the outputs.
 
-    into: `_into` or `_stepping`. Returns which half of delta holds the gradient of the inputs, if it was wanted.
+    into: `_into` or `_stepping`. Returns which half of delta holds the gradient of the inputs, if
+    it was wanted.
     """
     flat, sizes, inputs, _ = net
     rows = acts.shape[2]
@@ -238,14 +259,18 @@ def _into(gradient):  # type: ignore[no-untyped-def]
 
 @compiled
 def _stepping(learning, l2):  # type: ignore[no-untyped-def]
-    """What `_backprop` takes to step along the gradient plus l2 · w as it is made: a block while it is in a cache."""
+    """What `_backprop` takes to step along the gradient plus l2 · w as it is made: a block while it
+    is in a cache.
+    """
     velocity, _, lr, momentum = learning
     return np.empty(0, np.float32), velocity, lr, momentum, l2
 
 
 @compiled
 def _row_sums(flat, d, place, into):  # type: ignore[no-untyped-def]
-    """The gradient of biases: sums over the rows of d [>= count, B]; place: of the first one, and the count."""
+    """The gradient of biases: sums over the rows of d [>= count, B]; place: of the first one, and
+    the count.
+    """
     at, count = place
     part = np.empty(count, np.float32)
     for o in range(count):
@@ -258,7 +283,9 @@ def _row_sums(flat, d, place, into):  # type: ignore[no-untyped-def]
 
 @compiled
 def _row_products(flat, d, by_row, place, into):  # type: ignore[no-untyped-def]
-    """The gradient of weights [outputs, inputs], d · by_row; place: of the first one, and the outputs."""
+    """The gradient of weights [outputs, inputs], d · by_row; place: of the first one, and the
+    outputs.
+    """
     (at, outputs), (rows, inputs) = place, by_row.shape
     count = min(outputs, _block(inputs))
     block = np.empty(count * inputs, np.float32)
@@ -304,7 +331,9 @@ def _descend(flat, velocity, gradient, lr, momentum):  # type: ignore[no-untyped
 
 @compiled
 def make_direction(z, seed, law):  # type: ignore[no-untyped-def]
-    """Fill z float32 [d] with a direction before its factor, and return that: 1, or √d / ‖z‖ on the sphere."""
+    """Fill z float32 [d] with a direction before its factor, and return that: 1, or √d / ‖z‖ on the
+    sphere.
+    """
     size = z.shape[0]
     if law == _RADEMACHER:
         _generator._signs(z, seed)
@@ -314,7 +343,9 @@ def make_direction(z, seed, law):  # type: ignore[no-untyped-def]
     for first in range(0, size, _TILE):
         count = min(_TILE, size - first)
         if count == _TILE:
-            _generator._tile(z[first : first + _TILE].reshape(4, _BLOCKS), words, seed, _u64(first // _TILE))
+            _generator._tile(
+                z[first : first + _TILE].reshape(4, _BLOCKS), words, seed, _u64(first // _TILE)
+            )
         else:
             _generator._tile(last, words, seed, _u64(first // _TILE))
             values = last.reshape(-1)
@@ -334,14 +365,18 @@ def make_direction(z, seed, law):  # type: ignore[no-untyped-def]
 
 @compiled
 def add_along(out, x, z, coefficient):  # type: ignore[no-untyped-def]
-    """out[i] = x[i] + coefficient · z[i], one rounding for the product and one for the sum; out may be x."""
+    """out[i] = x[i] + coefficient · z[i], one rounding for the product and one for the sum; out may
+    be x.
+    """
     for i in range(x.shape[0]):
         out[i] = x[i] + coefficient * z[i]
 
 
 @compiled
 def _clip_row(values, o_count, b, limit):  # type: ignore[no-untyped-def]
-    """Return the norm of row b of values [E, B], and what it is multiplied by to be at most `limit` long."""
+    """Return the norm of row b of values [E, B], and what it is multiplied by to be at most `limit`
+    long.
+    """
     total = 0.0
     for o in range(o_count):
         total += _f64(values[o, b]) * _f64(values[o, b])
@@ -372,7 +407,9 @@ def embed(source, ids, net, noise, limit):  # type: ignore[no-untyped-def]
 
 @compiled
 def bottom_step(net, learning, acts, gradient_BE, limit, l2):  # type: ignore[no-untyped-def]
-    """One step along the gradient of the embeddings that `embed` made with acts, through their clip."""
+    """One step along the gradient of the embeddings that `embed` made with acts, through their
+    clip.
+    """
     rows, width = gradient_BE.shape
     delta = np.empty((2, acts.shape[1], rows), np.float32)
     out = _outputs(net, acts)
@@ -397,9 +434,11 @@ def _block(inputs):  # type: ignore[no-untyped-def]
 
 @compiled
 def _forward_along(net, acts, z, coefficients):  # type: ignore[no-untyped-def]
-    """`_forward` at w + c_a · z, acts [A, layers + 1, widest, B], from the inputs in acts[0, 0]; not of a sum.
+    """`_forward` at w + c_a · z, acts [A, layers + 1, widest, B], from the inputs in acts[0, 0];
+    not of a sum.
 
-    No whole w + c_a · z is written: a block of weights is moved and multiplied while it is in a cache, for every a.
+    No whole w + c_a · z is written: a block of weights is moved and multiplied while it is in a
+    cache, for every a.
     """
     flat, sizes, _, _ = net
     at, last, rows = _START, sizes.shape[0] - 2, acts.shape[3]
@@ -431,8 +470,9 @@ def _forward_along(net, acts, z, coefficients):  # type: ignore[no-untyped-def]
 def embed_along(source, ids, net, directions, limit, out):  # type: ignore[no-untyped-def]
     """Embeddings at w + amounts[a] · u_p to out [A, P, B, E], every direction made once.
 
-    directions: seeds, their law, amounts, whether z holds them all already, and z float32 [P or 1, d] and factors
-    float64 [P], which are filled with the directions (of one row: with the last) before their factors, and with these.
+    directions: seeds, their law, amounts, whether z holds them all already, and z float32 [P or 1,
+    d] and factors float64 [P], which are filled with the directions (of one row: with the last)
+    before their factors, and with these.
     """
     (_, sizes, _, widest), (seeds, law, amounts, made, z, factors) = net, directions
     count, last = amounts.shape[0], sizes.shape[0] - 1
@@ -454,7 +494,9 @@ def embed_along(source, ids, net, directions, limit, out):  # type: ignore[no-un
 
 @compiled
 def step_along(flat, velocity, directions, step, momentum):  # type: ignore[no-untyped-def]
-    """The step of `zeroth_order_steps` along directions that are there: z [P, d] and factors [P] of `embed_along`."""
+    """The step of `zeroth_order_steps` along directions that are there: z [P, d] and factors [P] of
+    `embed_along`.
+    """
     (z, factors), (scalars, lr) = directions, step
     count, moving = z.shape[0], velocity.shape[0] > 0
     target, beta, down = velocity if moving else flat, _f32(momentum), _f32(-lr)
@@ -479,7 +521,9 @@ def step_along(flat, velocity, directions, step, momentum):  # type: ignore[no-u
 
 @compiled
 def zeroth_order_steps(flat, velocity, steps, momentum, law):  # type: ignore[no-untyped-def]
-    """Steps along mean_p scalars[k, p] · u_kp for k = 0, 1, ...: the bits of `raydpzv.zo.update.Descent`."""
+    """Steps along mean_p scalars[k, p] · u_kp for k = 0, 1, ...: the bits of
+    `raydpzv.zo.update.Descent`.
+    """
     seeds, scalars, lrs = steps
     for k in range(lrs.shape[0]):
         _zeroth_order_step(flat, velocity, (seeds[k], scalars[k], lrs[k]), momentum, law)
@@ -510,7 +554,9 @@ def _zeroth_order_step(flat, velocity, step, momentum, law):  # type: ignore[no-
 
 @compiled
 def _losses(scores, batch, classes, losses, soft, softens):  # type: ignore[no-untyped-def]
-    """Cross-entropy of every row, float64 [B], from scores [K, B]; if `softens`, the softmax to soft [K, B]."""
+    """Cross-entropy of every row, float64 [B], from scores [K, B]; if `softens`, the softmax to
+    soft [K, B].
+    """
     labels, ids = batch
     rows = ids.shape[0]
     top, total = np.empty(rows, np.float32), np.zeros(rows, np.float64)
@@ -590,7 +636,9 @@ def ages(refreshed, ids, round, serving, found):  # type: ignore[no-untyped-def]
 
 @compiled
 def _backward(net, acts, batch, delta, into, for_inputs):  # type: ignore[no-untyped-def]
-    """Write the mean loss's gradient, or step along it; delta [2, widest, B] holds the softmax; see `_backprop`."""
+    """Write the mean loss's gradient, or step along it; delta [2, widest, B] holds the softmax; see
+    `_backprop`.
+    """
     labels, ids = batch
     rows, classes = ids.shape[0], net[1][-1]
     share = _f32(1.0 / max(1, rows))
@@ -604,7 +652,9 @@ def _backward(net, acts, batch, delta, into, for_inputs):  # type: ignore[no-unt
 
 @compiled
 def _head_step(acts, batch, net, learning, dx):  # type: ignore[no-untyped-def]
-    """Step w_0 on the inputs in acts[0]; dx [B, M·E], if not empty: the mean loss's gradient. Returns the mean loss."""
+    """Step w_0 on the inputs in acts[0]; dx [B, M·E], if not empty: the mean loss's gradient.
+    Returns the mean loss.
+    """
     (_, sizes, inputs, widest), learns, rows = net, learning[1], batch[1].shape[0]
     _forward(net, acts, np.empty(0, np.float32))
     losses, delta = np.empty(rows, np.float64), np.empty((2, widest, rows), np.float32)
@@ -619,7 +669,9 @@ def _head_step(acts, batch, net, learning, dx):  # type: ignore[no-untyped-def]
 
 @compiled
 def head_step(source, at, batch, net, learning, dx):  # type: ignore[no-untyped-def]
-    """Step the head on source[at] [B, M·E] with the batch's labels; dx [B or 0, M·E]: see `_head_step`."""
+    """Step the head on source[at] [B, M·E] with the batch's labels; dx [B or 0, M·E]: see
+    `_head_step`.
+    """
     labels, ids = batch
     acts = _activations(net, ids.shape[0])
     _check(ids, labels.shape[0])
@@ -662,9 +714,11 @@ def two_point_service(  # type: ignore[no-untyped-def]
     nonfinite,
     found,
 ):
-    """One upload at w ± λu_p, embeddings [P, B, E]: sums of clipped slopes, ages, the cache's rows, the head's step.
+    """One upload at w ± λu_p, embeddings [P, B, E]: sums of clipped slopes, ages, the cache's rows,
+    the head's step.
 
-    Slopes are (ℓ⁺ - ℓ⁻) / 2λ (DPZV preprint Eq. (3)); what is not finite counts as 0. Returns the mean loss.
+    Slopes are (ℓ⁺ - ℓ⁻) / 2λ (DPZV preprint Eq. (3)); what is not finite counts as 0. Returns the
+    mean loss.
     """
     ids = batch[1]
     rows, width = ids.shape[0], plus.shape[2]
@@ -675,7 +729,8 @@ def two_point_service(  # type: ignore[no-untyped-def]
         _losses_with(plus[p], acts, client, batch, net, ahead)
         _losses_with(minus[p], acts, client, batch, net, behind)
         for b in range(rows):
-            # in float32 as it is sent, recorded and replayed; the clip in float64, where C is not rounded upwards
+            # in float32 as it is sent, recorded and replayed; the clip in float64, where C is not
+            # rounded upwards
             slope = _f64(_f32((ahead[b] - behind[b]) / (2 * smoothing)))
             if not math.isfinite(slope):
                 nonfinite[p] += 1
@@ -699,13 +754,18 @@ def two_point_service(  # type: ignore[no-untyped-def]
 
 @compiled
 def zeroth_order_head(table, batch, net, learning, direction):  # type: ignore[no-untyped-def]
-    """w_0's own step on cached rows: w_0 <- w_0 - η_0 mean_i(slope_i) u_0, slopes from behind · u_0 to ahead · u_0.
+    """w_0's own step on cached rows: w_0 <- w_0 - η_0 mean_i(slope_i) u_0, slopes from behind · u_0
+    to ahead · u_0.
 
     direction: u_0's seed and law, ahead, behind.
     """
     (flat, sizes, inputs, widest), (velocity, _, lr, momentum) = net, learning
     seed, law, ahead, behind = direction
-    rows, acts, none = batch[1].shape[0], _activations(net, batch[1].shape[0]), np.empty(0, np.float32)
+    rows, acts, none = (
+        batch[1].shape[0],
+        _activations(net, batch[1].shape[0]),
+        np.empty(0, np.float32),
+    )
     z, w = np.empty(flat.shape[0], np.float32), np.empty(flat.shape[0], np.float32)
     factor = make_direction(z, seed, law)
     losses, slopes = np.empty(rows, np.float64), np.zeros(rows, np.float64)
@@ -735,7 +795,9 @@ def _cached_losses(table, batch, net, acts, losses):  # type: ignore[no-untyped-
 
 @compiled
 def mean_differences(ahead, table, batch, client, net, out):  # type: ignore[no-untyped-def]
-    """Means over the rows of ℓ(ahead[n] in place of the client's cached embeddings) - ℓ(as cached) to out [n]."""
+    """Means over the rows of ℓ(ahead[n] in place of the client's cached embeddings) - ℓ(as cached)
+    to out [n].
+    """
     rows, acts = batch[1].shape[0], _activations(net, batch[1].shape[0])
     here, there = np.empty(rows, np.float64), np.empty(rows, np.float64)
     _cached_losses(table, batch, net, acts, here)
@@ -750,7 +812,8 @@ def mean_differences(ahead, table, batch, client, net, out):  # type: ignore[no-
 def row_slopes(ahead, behind, table, batch, client, smoothing):  # type: ignore[no-untyped-def]
     """Return (ℓ⁺ - ℓ⁻) / 2λ of every row, float32 [B].
 
-    ahead, behind: embeddings [B, E] in place of the client's cached ones, and the network with the head on that side.
+    ahead, behind: embeddings [B, E] in place of the client's cached ones, and the network with the
+    head on that side.
     """
     (plus, net), (minus, other), rows = ahead, behind, batch[1].shape[0]
     acts, out = _activations(net, rows), np.empty(rows, np.float32)
@@ -765,12 +828,17 @@ def row_slopes(ahead, behind, table, batch, client, smoothing):  # type: ignore[
 
 @compiled
 def clipped_gradients(table, batch, net, clip, total):  # type: ignore[no-untyped-def]
-    """Add to total, float64 [d], every row's own gradient of the loss by the parameters, each cut to norm `clip`.
+    """Add to total, float64 [d], every row's own gradient of the loss by the parameters, each cut
+    to norm `clip`.
 
     A gradient that is not finite counts as 0.
     """
     labels, ids = batch
-    acts, delta, none = _activations(net, 1), np.empty((2, net[3], 1), np.float32), np.empty(0, np.float32)
+    acts, delta, none = (
+        _activations(net, 1),
+        np.empty((2, net[3], 1), np.float32),
+        np.empty(0, np.float32),
+    )
     losses, gradient = np.empty(1, np.float64), np.empty(net[0].shape[0], np.float32)
     for b in range(ids.shape[0]):
         row = (labels, ids[b : b + 1])
@@ -792,7 +860,8 @@ def clipped_gradients(table, batch, net, clip, total):  # type: ignore[no-untype
 
 @compiled
 def row_gradients(directions, table, batch, client, net, out):  # type: ignore[no-untyped-def]
-    """(E/λ) mean_n (ℓ(h + λv_n) - ℓ(h)) v_n of every row to out [B, E]; v_n on the unit sphere, made from the seed.
+    """(E/λ) mean_n (ℓ(h + λv_n) - ℓ(h)) v_n of every row to out [B, E]; v_n on the unit sphere,
+    made from the seed.
 
     directions: how many, their seed, and λ.
     """
@@ -825,7 +894,8 @@ def row_gradients(directions, table, batch, client, net, out):  # type: ignore[n
 
 @compiled
 def score(source, batch, net, counts, margins):  # type: ignore[no-untyped-def]
-    """Return (right predictions, sum of losses) of a batch's rows of source; counts int64 [K]: += predictions by class.
+    """Return (right predictions, sum of losses) of a batch's rows of source; counts int64 [K]: +=
+    predictions by class.
 
     margins: scores of class 1 less those of class 0, to float64 [B]; empty: not wanted.
     """
@@ -849,7 +919,9 @@ def score(source, batch, net, counts, margins):  # type: ignore[no-untyped-def]
 
 @compiled
 def points_along(flat, seeds, law, amounts, points):  # type: ignore[no-untyped-def]
-    """w + amounts[a] · u_p to points [A, P, d]: the bits of `raydpzv.zo.directions.Direction.add_to`."""
+    """w + amounts[a] · u_p to points [A, P, d]: the bits of
+    `raydpzv.zo.directions.Direction.add_to`.
+    """
     z = np.empty(flat.shape[0], np.float32)
     for p in range(seeds.shape[0]):
         factor = make_direction(z, seeds[p], law)
@@ -880,13 +952,17 @@ def losses_at(source, batch, ends, net, out):  # type: ignore[no-untyped-def]
 
 @compiled
 def losses_along(source, batch, ends, net, directions, out):  # type: ignore[no-untyped-def]
-    """`losses_at` at w + amounts[a] · u_p to out float64 [P, A, M]; directions: seeds, their law, amounts.
+    """`losses_at` at w + amounts[a] · u_p to out float64 [P, A, M]; directions: seeds, their law,
+    amounts.
 
     The points have the bits of `raydpzv.zo.directions.Direction.add_to`.
     """
     (labels, ids), (flat, sizes, _, widest), (seeds, law, amounts) = batch, net, directions
     count, last = amounts.shape[0], sizes.shape[0] - 1
-    z, factors = np.empty((seeds.shape[0], flat.shape[0]), np.float32), np.empty(seeds.shape[0], np.float64)
+    z, factors = (
+        np.empty((seeds.shape[0], flat.shape[0]), np.float32),
+        np.empty(seeds.shape[0], np.float64),
+    )
     for p in range(seeds.shape[0]):
         factors[p] = make_direction(z[p], seeds[p], law)
     losses = np.empty((seeds.shape[0], count, ids.shape[0]), np.float64)
@@ -937,7 +1013,9 @@ def loss_and_gradient(source, batch, net, gradient):  # type: ignore[no-untyped-
 
 @compiled
 def gradients(source, batch, ends, net, out):  # type: ignore[no-untyped-def]
-    """Write the gradient of the mean loss of rows ends[n - 1] to ends[n] - 1 of the batch to out[n], float32 [n, d]."""
+    """Write the gradient of the mean loss of rows ends[n - 1] to ends[n] - 1 of the batch to
+    out[n], float32 [n, d].
+    """
     (labels, ids), first = batch, 0
     for n in range(ends.shape[0]):
         _loss_and_gradient(source, (labels, ids[first : ends[n]]), net, _into(out[n]))
@@ -946,7 +1024,8 @@ def gradients(source, batch, ends, net, out):  # type: ignore[no-untyped-def]
 
 @compiled
 def descents(source, batch, cuts, net, lr, out):  # type: ignore[no-untyped-def]
-    """What SGD changes, to out float32 [n, d]: descent n begins at flat and takes the steps last[n - 1] to last[n] - 1.
+    """What SGD changes, to out float32 [n, d]: descent n begins at flat and takes the steps last[n
+    - 1] to last[n] - 1.
 
     cuts: ends, last. Step k uses the rows ends[k - 1] to ends[k] - 1 of the batch.
     """
@@ -968,7 +1047,9 @@ def descents(source, batch, cuts, net, lr, out):  # type: ignore[no-untyped-def]
 
 @compiled
 def inner_products(gradient, seeds, law, out):  # type: ignore[no-untyped-def]
-    """<g, u_p> of every seed to out float64 [P], u_p with the bits of `raydpzv.zo.directions.Direction.values`."""
+    """<g, u_p> of every seed to out float64 [P], u_p with the bits of
+    `raydpzv.zo.directions.Direction.values`.
+    """
     z = np.empty(gradient.shape[0], np.float32)
     for p in range(seeds.shape[0]):
         factor = _f32(make_direction(z, seeds[p], law))

@@ -1,9 +1,11 @@
-"""Linear discriminant analysis of noised rows: the head in closed form, the noise's covariance taken off.
+"""Linear discriminant analysis of noised rows: the head in closed form, the noise's covariance
+taken off.
 
-Rows x = h + N(0, σ² I) of class k are taken for N(m + d_k, C + σ² I). The pooled covariance within classes less σ² I is
-an unbiased estimate of C; it is drawn towards its mean eigenvalue by the share of its spread that sampling explains
-(Ledoit and Wolf 2004), and no eigenvalue stays below 0. The offsets d_k are shrunk likewise, as posterior means under
-N(0, τ² I), whose posterior variance adds to C (the predictive law). No setting is tuned. Scores are those of rows
+Rows x = h + N(0, σ² I) of class k are taken for N(m + d_k, C + σ² I). The pooled covariance within
+classes less σ² I is an unbiased estimate of C; it is drawn towards its mean eigenvalue by the share
+of its spread that sampling explains (Ledoit and Wolf 2004), and no eigenvalue stays below 0. The
+offsets d_k are shrunk likewise, as posterior means under N(0, τ² I), whose posterior variance adds
+to C (the predictive law). No setting is tuned. Scores are those of rows
 without noise: log p_k + xᵀ A d_k - (m + d_k/2)ᵀ A d_k with A the inverse of the sum.
 """
 
@@ -22,7 +24,8 @@ Reals = npt.NDArray[np.float64]
 def discriminant(
     rows_NF: npt.NDArray[np.float32], classes_N: npt.NDArray[np.int64], count: int, variance: float
 ) -> tuple[Reals, Reals] | None:
-    """Return weights [K, F] and biases [K] of linear scores; None where no row differs from others of its class.
+    """Return weights [K, F] and biases [K] of linear scores; None where no row differs from others
+    of its class.
 
     count: K; variance: σ² of the noise on each coordinate.
     """
@@ -45,11 +48,14 @@ def discriminant(
     return weights_KF, biases_K
 
 
-def _shrunk_offsets(offsets_KF: Reals, sizes_K: npt.NDArray[np.int64], trace: float) -> tuple[Reals, float]:
-    """Return the classes' offsets as posterior means under N(0, τ² I), and their mean posterior variance.
+def _shrunk_offsets(
+    offsets_KF: Reals, sizes_K: npt.NDArray[np.int64], trace: float
+) -> tuple[Reals, float]:
+    """Return the classes' offsets as posterior means under N(0, τ² I), and their mean posterior
+    variance.
 
-    trace: of the rows' covariance within classes; τ² is what the offsets spread beyond what that explains, and no less
-    than the standard error of this estimate.
+    trace: of the rows' covariance within classes; τ² is what the offsets spread beyond what that
+    explains, and no less than the standard error of this estimate.
     """
     total, (count, width) = int(sizes_K.sum()), offsets_KF.shape
     noise = trace / width
@@ -61,13 +67,17 @@ def _shrunk_offsets(offsets_KF: Reals, sizes_K: npt.NDArray[np.int64], trace: fl
 
 
 def _shrunk_covariance(noised_FF: Reals, variance: float, total: int) -> Reals:
-    """Return C: σ² I taken off, the rest drawn to a multiple of I as far as sampling explains its spread."""
+    """Return C: σ² I taken off, the rest drawn to a multiple of I as far as sampling explains its
+    spread.
+    """
     width = len(noised_FF)
     level = np.trace(noised_FF) / width
     beyond_FF = noised_FF - level * np.eye(width)
     spread = float((beyond_FF**2).sum())
     sampling = (float((noised_FF**2).sum()) + float(np.trace(noised_FF)) ** 2) / total
     kept = max(0.0, 1 - sampling / spread) if spread else 0.0
-    values_F, vectors_FF = np.linalg.eigh(max(level - variance, 0.0) * np.eye(width) + kept * beyond_FF)
+    values_F, vectors_FF = np.linalg.eigh(
+        max(level - variance, 0.0) * np.eye(width) + kept * beyond_FF
+    )
     floor = 1e-6 * level  # rows without noise may lie in fewer dimensions than they have
     return (vectors_FF * np.maximum(values_F, floor)) @ vectors_FF.T

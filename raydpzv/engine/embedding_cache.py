@@ -16,7 +16,9 @@ from raydpzv.engine.split_model import AGE_BINS, COUNTED, Ages, older_rows
 class EmbeddingCache:
     """Newest uploaded embeddings [D, M, E]; rows never uploaded are zero."""
 
-    def __init__(self, rows: int, clients: int, width: int, device: torch.device | str = "cpu") -> None:
+    def __init__(
+        self, rows: int, clients: int, width: int, device: torch.device | str = "cpu"
+    ) -> None:
         self._values_DME = torch.zeros(rows, clients, width, device=device)
         # server round of the last refresh, 0 = never
         self._refreshed_DM = np.zeros((rows, clients), np.int64)
@@ -35,8 +37,13 @@ class EmbeddingCache:
         return self._values_DME[torch.from_numpy(ids).long()]
 
     def state(self) -> dict[str, Any]:
-        """Return copies of the embeddings, float32 [D, M, E], and of when each was refreshed, int64 [D, M]."""
-        return {"embeddings": self._values_DME.cpu().numpy().copy(), "refreshed": self._refreshed_DM.copy()}
+        """Return copies of the embeddings, float32 [D, M, E], and of when each was refreshed, int64
+        [D, M].
+        """
+        return {
+            "embeddings": self._values_DME.cpu().numpy().copy(),
+            "refreshed": self._refreshed_DM.copy(),
+        }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take over another cache's state."""
@@ -44,7 +51,9 @@ class EmbeddingCache:
         self._refreshed_DM[:] = state["refreshed"]
 
     def older(self, ids: np.ndarray, round: int, limit: int, serving: int) -> dict[int, np.ndarray]:
-        """Return, for each other client with any, the rows among these that are older than `limit` rounds."""
+        """Return, for each other client with any, the rows among these that are older than `limit`
+        rounds.
+        """
         return older_rows(self._refreshed_DM, ids, round, limit, serving)
 
     def ages(self, ids: np.ndarray, round: int, serving: int) -> Ages:
@@ -55,7 +64,9 @@ class EmbeddingCache:
         clients = refreshed_BM.shape[1]
         # frexp's exponent is the bin: 0 for age 0, k for ages 2^(k-1) .. 2^k - 1
         bins_BM = np.minimum(np.frexp(ages_BM)[1], AGE_BINS - 1) + AGE_BINS * np.arange(clients)
-        counts = np.bincount(bins_BM[known_BM], minlength=AGE_BINS * clients).reshape(clients, AGE_BINS)
+        counts = np.bincount(bins_BM[known_BM], minlength=AGE_BINS * clients).reshape(
+            clients, AGE_BINS
+        )
         found = np.empty((clients, COUNTED + AGE_BINS), np.int64)
         found[:, :3] = round, 0, len(ids)
         found[:, 1], found[:, 3] = np.arange(clients), len(ids) - known_BM.sum(0)

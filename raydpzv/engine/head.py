@@ -27,7 +27,9 @@ from raydpzv.zo.update import Descent, Rule, Step
 
 
 class Head:
-    """w_0 and its update: `sgd` backpropagates the batch, `zo` takes its own zeroth-order step, `frozen` stays."""
+    """w_0 and its update: `sgd` backpropagates the batch, `zo` takes its own zeroth-order step,
+    `frozen` stays.
+    """
 
     def __init__(
         self, model: FlatModel, settings: HeadSettings, key: Key, loss: str = "cross_entropy"
@@ -40,10 +42,14 @@ class Head:
             self._gradient_descent = MomentumDescent(model.flat, settings.lr, settings.momentum)
         if self._training in ("zo", "joint"):
             self._perturb = perturbation(model.module, model.flat, model.offsets)
-            self._descent = Descent(model.flat, Rule(settings.law, settings.momentum).on(model.shapes))
+            self._descent = Descent(
+                model.flat, Rule(settings.law, settings.momentum).on(model.shapes)
+            )
 
     def state(self) -> dict[str, Any]:
-        """Return copies of the parameters and of what their training keeps, float32 [1 + V, d_0], and its steps."""
+        """Return copies of the parameters and of what their training keeps, float32 [1 + V, d_0],
+        and its steps.
+        """
         return {"head": torch.stack(self._vectors()).detach().cpu().numpy(), "steps": self._steps}
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -63,16 +69,23 @@ class Head:
         if self._training in ("sgd", "dp_sgd"):
             self._gradient_descent.lr = lr
 
-    def losses(self, embeddings_RME: torch.Tensor, labels_B: torch.Tensor, batches: int = 1) -> torch.Tensor:
-        """Return the loss of every row, [R], without a gradient; R rows: those of B labels, in so many batches.
+    def losses(
+        self, embeddings_RME: torch.Tensor, labels_B: torch.Tensor, batches: int = 1
+    ) -> torch.Tensor:
+        """Return the loss of every row, [R], without a gradient; R rows: those of B labels, in so
+        many batches.
 
         Batches stay apart: a loss that compares the records of a batch (Cox) sees one at a time.
         """
         with torch.no_grad():
             scores_RK = self.model.module(embeddings_RME.flatten(1))
             if self._loss.by_record:
-                return self._loss.rows(scores_RK, labels_B.repeat(batches, *[1] * (labels_B.dim() - 1)))
-            return self._loss.rows(scores_RK.unflatten(0, (batches, len(labels_B))), labels_B).flatten()
+                return self._loss.rows(
+                    scores_RK, labels_B.repeat(batches, *[1] * (labels_B.dim() - 1))
+                )
+            return self._loss.rows(
+                scores_RK.unflatten(0, (batches, len(labels_B))), labels_B
+            ).flatten()
 
     def losses_along(
         self, embeddings_BME: torch.Tensor, labels_B: torch.Tensor, seed: int, amount: float
@@ -100,7 +113,11 @@ class Head:
             gradients = torch.func.vmap(torch.func.grad(loss), (None, 0, 0))(
                 held, embeddings_BME.flatten(1), labels_B
             )
-        except (RuntimeError, NotImplementedError, InputError) as error:  # the last of the user's loss
+        except (
+            RuntimeError,
+            NotImplementedError,
+            InputError,
+        ) as error:  # the last of the user's loss
             raise _unmapped(error, module) from error
         found: np.ndarray = torch.cat([g.flatten(1) for g in gradients], 1).cpu().numpy()
         return found
@@ -114,7 +131,9 @@ class Head:
         self._gradient_descent.step([gradient])
 
     def train(self, embeddings_BME: torch.Tensor, labels_B: torch.Tensor) -> float:
-        """Take one step on a batch and return the batch's mean loss before it (NaN for an empty batch)."""
+        """Take one step on a batch and return the batch's mean loss before it (NaN for an empty
+        batch).
+        """
         if len(labels_B) == 0:
             return math.nan
         if self._training == "sgd":
@@ -133,7 +152,8 @@ class Head:
         for_embeddings: bool = False,
         scale: float = 1.0,
     ) -> tuple[float, torch.Tensor | None]:
-        """Take one SGD step; return the mean loss and, if asked, its gradient by the embeddings [B, M, E].
+        """Take one SGD step; return the mean loss and, if asked, its gradient by the embeddings [B,
+        M, E].
 
         scale: of the step size.
         """
@@ -146,7 +166,9 @@ class Head:
         self._gradient_descent.step(gradients[: len(parameters)], scale)
         return float(loss.detach()), gradients[-1] if for_embeddings else None
 
-    def embedding_gradient(self, embeddings_BME: torch.Tensor, labels_B: torch.Tensor) -> torch.Tensor:
+    def embedding_gradient(
+        self, embeddings_BME: torch.Tensor, labels_B: torch.Tensor
+    ) -> torch.Tensor:
         """Return the mean loss's gradient by the embeddings [B, M, E]; take no step."""
         with torch.enable_grad():
             inputs_BME = embeddings_BME.detach().requires_grad_()
@@ -163,12 +185,16 @@ class Head:
             scores_NK = self.model.module(torch.from_numpy(joined).to(device))
             mean = float(self._loss.mean(scores_NK, labels_N))
         scores_NK, labels_N = scores_NK.cpu(), labels_N.cpu()
-        return with_own(measured(scores_NK, labels_N, self._loss, mean), metrics, scores_NK, labels_N)
+        return with_own(
+            measured(scores_NK, labels_N, self._loss, mean), metrics, scores_NK, labels_N
+        )
 
     def _zeroth_order_step(
         self, embeddings_BME: torch.Tensor, labels_B: torch.Tensor, losses_B: torch.Tensor
     ) -> None:
-        """w_0 <- w_0 - η_0 mean_i(slope_i) u_0. DPZV (journal) Section IV-B, operation i; losses_B: those at w_0."""
+        """w_0 <- w_0 - η_0 mean_i(slope_i) u_0. DPZV (journal) Section IV-B, operation i; losses_B:
+        those at w_0.
+        """
         seed = direction_seed(self._key, SERVER_PARTY, self._steps)
         settings = self._settings
         direction = self._descent.direction(seed)
@@ -186,9 +212,16 @@ class Head:
 
 
 def _unmapped(error: Exception, module: torch.nn.Module) -> InputError:
-    """Return what to say of a head or a loss that torch cannot map over rows: where it fails, and the way out."""
-    names, cause = {id(layer): name for name, layer in module.named_modules()}, error.__cause__ or error
-    place = "model.loss: your loss" if isinstance(error, InputError) else "model.head: its forward call"
+    """Return what to say of a head or a loss that torch cannot map over rows: where it fails, and
+    the way out.
+    """
+    names, cause = (
+        {id(layer): name for name, layer in module.named_modules()},
+        error.__cause__ or error,
+    )
+    place = (
+        "model.loss: your loss" if isinstance(error, InputError) else "model.head: its forward call"
+    )
     for frame, line in traceback.walk_tb(error.__traceback__):
         code = frame.f_code
         layer = frame.f_locals.get(code.co_varnames[0]) if code.co_name == "forward" else None
@@ -201,9 +234,10 @@ def _unmapped(error: Exception, module: torch.nn.Module) -> InputError:
     # of branches the cure says enough
     why = "" if text.startswith("vmap") else f" ({type(cause).__name__}: {text})"
     return InputError(
-        f'{place} cannot be mapped over records, whose own gradients method.server = "dp_sgd" clips{why}; compute '
-        "without branches on values, item() and random numbers, such as with torch.where in place of if, or use "
-        "another method.server"
+        f'{place} cannot be mapped over records, whose own gradients method.server = "dp_sgd" '
+        f"clips{why}; compute "
+        "without branches on values, item() and random numbers, such as with torch.where in place "
+        "of if, or use another method.server"
     )
 
 

@@ -1,4 +1,6 @@
-"""The directions of a party's last upload, kept until it takes the step along them: each is made once an update."""
+"""The directions of a party's last upload, kept until it takes the step along them: each is made
+once an update.
+"""
 
 # P directions, d parameters, n elements
 
@@ -16,13 +18,16 @@ from raydpzv.zo.kernels import Kernel
 from raydpzv.zo.update import Descent, Rule, Steps
 
 KEPT_FLOATS = 1 << 23
-"""Elements of an upload's directions up to which compiled bottoms keep them for the step: 32 MiB a client."""
+"""Elements of an upload's directions up to which compiled bottoms keep them for the step: 32 MiB a
+client.
+"""
 TORCH_FLOATS = 1_000_000
 """The same under torch: 4 MB.
 
-CPU time of an update that makes directions anew, by one that keeps them; one thread, batches of 64, dense layers: 1.34
-at 17,808 parameters, 1.17 at 109,072, 1.15 at 319,516, 1.08 at 872,464, 1.03 at 1,267,728, .96 at 1,834,516, .95 at
-3,707,472. Larger ones leave the cache, and reading one takes as long as making it.
+CPU time of an update that makes directions anew, by one that keeps them; one thread, batches of 64,
+dense layers: 1.34 at 17,808 parameters, 1.17 at 109,072, 1.15 at 319,516, 1.08 at 872,464, 1.03 at
+1,267,728, .96 at 1,834,516, .95 at 3,707,472. Larger ones leave the cache, and reading one takes as
+long as making it.
 """
 
 _make = Kernel("make_direction", "raydpzv.engine.dense_kernel")
@@ -31,7 +36,8 @@ _step_along = Kernel("step_along", "raydpzv.engine.dense_kernel")
 
 
 class KeptDirections:
-    """The directions u of a party's last upload before their factors: float32 [P, d] and float64 [P], by their seeds.
+    """The directions u of a party's last upload before their factors: float32 [P, d] and float64
+    [P], by their seeds.
 
     Of more than `KEPT_FLOATS` elements none is kept: there is room for one at a time.
     """
@@ -49,15 +55,20 @@ class KeptDirections:
         count = len(seeds)
         if len(self.factors) != count:
             keeps = 0 < count * self._size <= KEPT_FLOATS
-            self.z, self.factors = np.empty((count if keeps else 0, self._size), np.float32), np.empty(count)
+            self.z, self.factors = (
+                np.empty((count if keeps else 0, self._size), np.float32),
+                np.empty(count),
+            )
         self._seeds = seeds.tobytes()
         return self.z if len(self.z) else np.empty((1, self._size), np.float32)
 
 
 class TorchDirections:
-    """The directions of a party whose models torch computes, and its steps along them, to the bits of `Descent`.
+    """The directions of a party whose models torch computes, and its steps along them, to the bits
+    of `Descent`.
 
-    Those of plain descent on a CPU are kept, up to `TORCH_FLOATS` elements; others are made whenever they are needed.
+    Those of plain descent on a CPU are kept, up to `TORCH_FLOATS` elements; others are made
+    whenever they are needed.
     """
 
     def __init__(self, descent: Descent) -> None:
@@ -85,10 +96,14 @@ class TorchDirections:
             return
         velocity = descent.kept[0].numpy() if descent.kept else np.empty(0, np.float32)
         step = (steps.scalars[0], float(steps.lrs[0]))
-        _step_along(descent.x.numpy(), velocity, (kept.z, kept.factors), step, float(descent.rule.momentum))
+        _step_along(
+            descent.x.numpy(), velocity, (kept.z, kept.factors), step, float(descent.rule.momentum)
+        )
 
 
-def _kept(directions: Sequence[Direction], z_Pd: np.ndarray, factors: np.ndarray) -> list[Direction]:
+def _kept(
+    directions: Sequence[Direction], z_Pd: np.ndarray, factors: np.ndarray
+) -> list[Direction]:
     made = zip(directions, z_Pd, factors.tolist(), strict=True)
     return [_Kept(u.seed, u.size, u.law, z=z, factor=factor) for u, z, factor in made]
 

@@ -1,9 +1,10 @@
 """The model that all clients of a horizontal method train, under any engine: an `Objective`.
 
-The training objective is the mean loss at any flat parameter vector: of classes cross-entropy, of survival times Cox's
-partial likelihood, over a batch's records (`raydpzv.models.losses`). Parameters are vectors of the objective's own kind
-(arrays under compiled kernels, tensors under torch: `vector`), which the caller keeps and an objective never writes to,
-but for the one that it is given to descend on.
+The training objective is the mean loss at any flat parameter vector: of classes cross-entropy, of
+survival times Cox's partial likelihood, over a batch's records (`raydpzv.models.losses`).
+Parameters are vectors of the objective's own kind (arrays under compiled kernels, tensors under
+torch: `vector`), which the caller keeps and an objective never writes to, but for the one that it
+is given to descend on.
 """
 
 # M clients, N rows, B batch, n batches or sequences of them, P directions, d parameters
@@ -44,7 +45,9 @@ class Objective(Protocol):
         ...
 
     def vector(self, values: Vector) -> Vector:
-        """Return a copy of these numbers, float32 [d], array or vector, as the objective computes with them."""
+        """Return a copy of these numbers, float32 [d], array or vector, as the objective computes
+        with them.
+        """
         ...
 
     def twin(self) -> Objective:
@@ -64,8 +67,9 @@ class Objective(Protocol):
     ) -> np.ndarray:
         """Return the mean loss at `at + amount · u_p` on each client's rows, float64 [M, P].
 
-        A client's losses have the same bits whichever other clients are here; with one direction they are those of
-        `loss` at the perturbed vector, but under torch along a law of products (`raydpzv.zo.joint_forward`).
+        A client's losses have the same bits whichever other clients are here; with one direction
+        they are those of `loss` at the perturbed vector, but under torch along a law of products
+        (`raydpzv.zo.joint_forward`).
         """
         ...
 
@@ -86,7 +90,8 @@ class Objective(Protocol):
     def descents(self, at: Vector, rows: Sequence[Sequence[np.ndarray]], lr: float) -> np.ndarray:
         """Return what SGD from `at` changes by each sequence of batches, float32 [n, d].
 
-        As with `gradients`, the bits of a row follow from its own batches, whichever others are here.
+        As with `gradients`, the bits of a row follow from its own batches, whichever others are
+        here.
         """
         ...
 
@@ -101,18 +106,23 @@ class Objective(Protocol):
         ...
 
     def evaluate(self, at: Vector, x: Any, y: Any) -> Metrics:
-        """Score the rows x [N, ...] with classes y [N], or times and events y [N, 2], of the objective's kind."""
+        """Score the rows x [N, ...] with classes y [N], or times and events y [N, 2], of the
+        objective's kind.
+        """
         ...
 
 
 def check_fit(size: int, at: Vector, *directions: Direction) -> None:
-    """Refuse what compiled kernels would take at its word: parameters and directions of another model."""
+    """Refuse what compiled kernels would take at its word: parameters and directions of another
+    model.
+    """
     if not is_vector(at) or len(at) != size:
         raise InputError(
-            f"the model wants {size} contiguous float32 parameters, but got {at.dtype} of shape {tuple(at.shape)}: "
-            "give the vector that belongs to it"
+            f"the model wants {size} contiguous float32 parameters, but got {at.dtype} of shape "
+            f"{tuple(at.shape)}: give the vector that belongs to it"
         )
     if wrong := [u.size for u in directions if u.size != size]:
         raise InputError(
-            f"the model has {size} parameters, but a direction has {wrong[0]}: make it of the model's size"
+            f"the model has {size} parameters, but a direction has {wrong[0]}: make it of the "
+            "model's size"
         )

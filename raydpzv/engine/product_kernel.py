@@ -1,10 +1,12 @@
 """The matrix product of the dense kernels: sums of products in a fixed order, held in registers.
 
-Each element of the result takes one product and one sum per term, term after term, so that its bits are those of plain
-loops on every machine. A tile of 4 x 16 elements stays in registers for up to 128 terms: 2.5 to 2.9 times as fast as
-loops over the terms that load and store the result, and .7 of a BLAS, which fuses products and sums in another order.
+Each element of the result takes one product and one sum per term, term after term, so that its bits
+are those of plain loops on every machine. A tile of 4 x 16 elements stays in registers for up to
+128 terms: 2.5 to 2.9 times as fast as loops over the terms that load and store the result, and .7
+of a BLAS, which fuses products and sums in another order.
 
-numba caches compiled code by one file alone: if you change this file, touch `raydpzv/engine/dense_kernel.py` too.
+numba caches compiled code by one file alone: if you change this file, touch
+`raydpzv/engine/dense_kernel.py` too.
 """
 
 from __future__ import annotations
@@ -20,8 +22,8 @@ from numba.extending import intrinsic
 from raydpzv.zo.kernel_cache import compiled
 
 _ROWS, _LANES, _FEW, _TERMS = 4, 16, 4, 128
-"""Rows and columns of a tile, which takes 8 of AVX2's 16 registers; columns of the last ones; terms whose operands stay
-in the first cache."""
+"""Rows and columns of a tile, which takes 8 of AVX2's 16 registers; columns of the last ones; terms
+whose operands stay in the first cache."""
 _COLUMNS = 64
 """Columns of x that are copied side by side for the first cache, where there are more."""
 _START, _NEXT, _PART_ROW, _X_ROW = np.int64(0), np.int64(1), np.int64(_TERMS), np.int64(_COLUMNS)
@@ -31,15 +33,19 @@ _INT = ir.IntType(64)
 def _tile(rows: int, lanes: int) -> Any:
     """Return a compiled function that adds the terms to a tile of so many rows and columns.
 
-    y[y_at + r·y_row + c] += w[w_at + r·w_row + t·w_term] · x[x_at + t·x_row + c] for t = 0 to terms - 1, on contiguous
-    float32 arrays. places: (y_at, y_row, w_at, w_row, w_term, x_at, x_row, terms), int64, counted in elements.
+    y[y_at + r·y_row + c] += w[w_at + r·w_row + t·w_term] · x[x_at + t·x_row + c] for t = 0 to terms
+    - 1, on contiguous
+    float32 arrays. places: (y_at, y_row, w_at, w_row, w_term, x_at, x_row, terms), int64, counted
+    in elements.
     """
 
     @intrinsic
     def tile(typing_context, y, w, x, places):  # type: ignore[no-untyped-def]
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             arrays = zip(signature.args[:3], args[:3], strict=True)
-            data = [context.make_array(kind)(context, builder, array).data for kind, array in arrays]
+            data = [
+                context.make_array(kind)(context, builder, array).data for kind, array in arrays
+            ]
             _generate(builder, (rows, lanes), data, cgutils.unpack_tuple(builder, args[3]))
             return context.get_dummy_value()
 
@@ -76,7 +82,9 @@ def _generate(builder: Any, shape: tuple[int, int], data: Any, places: Any) -> N
     shift, none = builder.mul(w_term, term), ir.Constant(kind, ir.Undefined)
     added = []
     for total, weight in zip(sums, weights, strict=True):
-        one = builder.insert_element(none, builder.load(builder.gep(weight, [shift])), ir.IntType(32)(0))
+        one = builder.insert_element(
+            none, builder.load(builder.gep(weight, [shift])), ir.IntType(32)(0)
+        )
         product = builder.fmul(builder.shuffle_vector(one, none, spread), values)
         added.append(builder.fadd(total, product))
     following = builder.add(term, _INT(1))
@@ -102,8 +110,8 @@ _narrow_rows, _narrow_row = _tile(_ROWS, _FEW), _tile(1, _FEW)
 def _add_products(y, w, x, weights, shape):  # type: ignore[no-untyped-def]
     """y[r, c] += Σ_t w[at + r·w_row + t·w_term] · x[t, c], the terms added in order.
 
-    y, x: contiguous float32 [>= rows or terms, >= columns]; w: contiguous float32; weights: (at, w_row, w_term), int64,
-    counted in elements; shape: (rows, terms, columns).
+    y, x: contiguous float32 [>= rows or terms, >= columns]; w: contiguous float32; weights: (at,
+    w_row, w_term), int64, counted in elements; shape: (rows, terms, columns).
     """
     at, w_row, w_term = weights
     rows, terms, columns = shape
@@ -137,14 +145,32 @@ def _add_products(y, w, x, weights, shape):  # type: ignore[no-untyped-def]
                 middle = right - (right - left) % _LANES
                 for c in range(left, middle, _LANES):
                     x_at = from_x + c - left
-                    places = (r * y_row + c, y_row, w_at, w_row_here, w_term_here, x_at, x_step, count)
+                    places = (
+                        r * y_row + c,
+                        y_row,
+                        w_at,
+                        w_row_here,
+                        w_term_here,
+                        x_at,
+                        x_step,
+                        count,
+                    )
                     if height == _ROWS:
                         _wide_rows(y, part, columns_of_x, places)
                     else:
                         _wide_row(y, part, columns_of_x, places)
                 for c in range(middle, right, _FEW):
                     x_at = from_x + c - left
-                    places = (r * y_row + c, y_row, w_at, w_row_here, w_term_here, x_at, x_step, count)
+                    places = (
+                        r * y_row + c,
+                        y_row,
+                        w_at,
+                        w_row_here,
+                        w_term_here,
+                        x_at,
+                        x_step,
+                        count,
+                    )
                     if height == _ROWS:
                         _narrow_rows(y, part, columns_of_x, places)
                     else:
@@ -155,7 +181,12 @@ def _add_products(y, w, x, weights, shape):  # type: ignore[no-untyped-def]
         for r in range(rows):
             to, of, t = y[r], w_first + r * w_row, first
             while t + 4 <= first + count:  # four terms per load and store of y, in the same order
-                w0, w1, w2, w3 = flat[of], flat[of + w_term], flat[of + 2 * w_term], flat[of + 3 * w_term]
+                w0, w1, w2, w3 = (
+                    flat[of],
+                    flat[of + w_term],
+                    flat[of + 2 * w_term],
+                    flat[of + 3 * w_term],
+                )
                 x0, x1, x2, x3 = x[t], x[t + 1], x[t + 2], x[t + 3]
                 for c in range(whole, columns):
                     to[c] = (((to[c] + w0 * x0[c]) + w1 * x1[c]) + w2 * x2[c]) + w3 * x3[c]

@@ -1,4 +1,6 @@
-"""Scores by which held-out rows are judged: what scikit-learn finds, without its import, and concordance."""
+"""Scores by which held-out rows are judged: what scikit-learn finds, without its import, and
+concordance.
+"""
 
 # N rows, P of them positive, T distinct scores, E events
 
@@ -10,12 +12,13 @@ import numpy as np
 
 
 def areas(scores_N: np.ndarray, labels_N: np.ndarray) -> tuple[float, float]:
-    """Return the area under the ROC curve and the average precision of float scores for labels 0 and 1.
+    """Return the area under the ROC curve and the average precision of float scores for labels 0
+    and 1.
 
-    Rows with equal scores are one step of either curve: the first area is the share of pairs of classes in the right
-    order, ties counting half (`sklearn.metrics.roc_auc_score`), the second sum_t (R_t - R_(t-1)) P_t over recall and
-    precision at the distinct scores (`average_precision_score`). NaN where a score is not finite, or without both
-    classes.
+    Rows with equal scores are one step of either curve: the first area is the share of pairs of
+    classes in the right order, ties counting half (`sklearn.metrics.roc_auc_score`), the second
+    sum_t (R_t - R_(t-1)) P_t over recall and precision at the distinct scores
+    (`average_precision_score`). NaN where a score is not finite, or without both classes.
     """
     positives = int(labels_N.sum())
     if not 0 < positives < len(labels_N) or not np.isfinite(scores_N).all():
@@ -34,9 +37,11 @@ def areas(scores_N: np.ndarray, labels_N: np.ndarray) -> tuple[float, float]:
 
 
 def balanced_accuracy(scores_N: np.ndarray, labels_N: np.ndarray) -> float:
-    """Return the mean of both classes' shares of rows predicted right, where a score above 0 predicts class 1.
+    """Return the mean of both classes' shares of rows predicted right, where a score above 0
+    predicts class 1.
 
-    It is `sklearn.metrics.balanced_accuracy_score`; NaN where a score is not finite, or without both classes.
+    It is `sklearn.metrics.balanced_accuracy_score`; NaN where a score is not finite, or without
+    both classes.
     """
     positives = int(labels_N.sum())
     if not 0 < positives < len(labels_N) or not np.isfinite(scores_N).all():
@@ -47,15 +52,19 @@ def balanced_accuracy(scores_N: np.ndarray, labels_N: np.ndarray) -> float:
 
 
 def concordance(scores_N: np.ndarray, times_N: np.ndarray, events_N: np.ndarray) -> float:
-    """Return the share of comparable pairs whose higher score has the earlier event; ties of scores count one half.
+    """Return the share of comparable pairs whose higher score has the earlier event; ties of scores
+    count one half.
 
-    Comparable are t_i < t_j where t_i is the time of an event (events: 1, or 0 for censored): Harrell et al. (1982).
-    NaN where a score is not finite, or without a comparable pair. O(N log² N): the ranks of t_i < t_j first differ in
-    one bit, and bit by bit pairs are counted by bisection among the rows that agree before it.
+    Comparable are t_i < t_j where t_i is the time of an event (events: 1, or 0 for censored):
+    Harrell et al. (1982). NaN where a score is not finite, or without a comparable pair. O(N log²
+    N): the ranks of t_i < t_j first differ in one bit, and bit by bit pairs are counted by
+    bisection among the rows that agree before it.
     """
     if not np.isfinite(scores_N).all():
         return math.nan
-    times_N, scores_N = (np.unique(values, return_inverse=True)[1] for values in (times_N, scores_N))
+    times_N, scores_N = (
+        np.unique(values, return_inverse=True)[1] for values in (times_N, scores_N)
+    )
     width, twice, pairs = len(scores_N) + 1, 0, 0
     for bit in range(int(times_N.max()).bit_length()):
         late_N = (times_N >> bit) & 1 == 1

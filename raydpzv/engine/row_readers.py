@@ -1,6 +1,7 @@
 """Sources of an objective's batches: rows in memory, or rows that are generated on request.
 
-torch's objective reads tensors, compiled kernels arrays, and a process in which nobody reads tensors loads no torch.
+torch's objective reads tensors, compiled kernels arrays, and a process in which nobody reads
+tensors loads no torch.
 """
 
 # N rows, B rows of a batch
@@ -33,11 +34,15 @@ class RowReader(Protocol):
         ...
 
     def read(self, rows: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return features, float32 [B, ...], and labels, int64 [B] or float64 [B, 2], of rows (whole numbers [B])."""
+        """Return features, float32 [B, ...], and labels, int64 [B] or float64 [B, 2], of rows
+        (whole numbers [B]).
+        """
         ...
 
     def located(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return features [N, ...] and labels [N] that have these rows among theirs, and where, int32 [B]."""
+        """Return features [N, ...] and labels [N] that have these rows among theirs, and where,
+        int32 [B].
+        """
         ...
 
 
@@ -49,7 +54,9 @@ class KeptRows:
 
     def __init__(self, x: Any, y: Any, device: torch.device | str = "cpu") -> None:
         if len(x) != len(y):
-            raise InputError(f"the objective has {len(x)} rows of features and {len(y)} labels: pair them")
+            raise InputError(
+                f"the objective has {len(x)} rows of features and {len(y)} labels: pair them"
+            )
         self._x, self._y, self._device = x, y, device
 
     @cached_property
@@ -97,7 +104,9 @@ class GeneratedRows:
 
 
 def shared_tensor(rows: Any) -> torch.Tensor:
-    """Return a tensor of the same memory, which may belong to others and be read-only: data is never written to."""
+    """Return a tensor of the same memory, which may belong to others and be read-only: data is
+    never written to.
+    """
     if isinstance(rows, torch.Tensor):
         return rows
     with warnings.catch_warnings():

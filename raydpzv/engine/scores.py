@@ -1,4 +1,6 @@
-"""From the scores of held-out rows to measures of a model: those of the loss, and those of the user."""
+"""From the scores of held-out rows to measures of a model: those of the loss, and those of the
+user.
+"""
 
 # N rows, K scores, T numbers for labels
 
@@ -21,27 +23,89 @@ from raydpzv.lazy_import import torch
 from raydpzv.models.losses import Loss
 
 OwnMetrics = Callable[[np.ndarray, np.ndarray], dict[str, float]]
-"""A user's measures: (scores float32 [N, K], labels int64 [N] or float64 [N, T]) to a number by its name."""
+"""A user's measures: (scores float32 [N, K], labels int64 [N] or float64 [N, T]) to a number by its
+name.
+"""
 OF_NUMBERS = ("rmse", "r2")
-"""Measures of a loss of numbers: root of the mean squared error, and the share of the variance that is explained."""
+"""Measures of a loss of numbers: root of the mean squared error, and the share of the variance that
+is explained.
+"""
 RESERVED = frozenset(
     (
-        *("accountant", "accuracy", "adversary", "balanced_accuracy", "best", "best_accuracy", "bytes"),
-        *("bytes_down", "bytes_up", "concordance", "control", "control_accuracy", "delta", "digest"),
-        *("donors", "down", "epsilon", "equal_bytes", "equal_seconds", "failures", "label", "labels"),
-        *("largest_class_share", "late", "loss", "method", "methods", "multiplier", "name", "not_run"),
-        *("outcome", "pace", "part", "peak_accuracy", "pr_auc", "private", "r2", "rate_asked", "reason"),
-        *("restarts", "rmse", "roc_auc", "round", "run", "runs", "seconds", "seed", "sigma"),
-        *("simulated_seconds", "staleness", "status", "throughput", "time", "top_share", "trial", "up"),
-        *("update", "updates", "uploads", "validation_accuracy", "value", "vector_length", "verdict"),
-        *("warnings", "why"),
+        "accountant",
+        "accuracy",
+        "adversary",
+        "balanced_accuracy",
+        "best",
+        "best_accuracy",
+        "bytes",
+        "bytes_down",
+        "bytes_up",
+        "concordance",
+        "control",
+        "control_accuracy",
+        "delta",
+        "digest",
+        "donors",
+        "down",
+        "epsilon",
+        "equal_bytes",
+        "equal_seconds",
+        "failures",
+        "label",
+        "labels",
+        "largest_class_share",
+        "late",
+        "loss",
+        "method",
+        "methods",
+        "multiplier",
+        "name",
+        "not_run",
+        "outcome",
+        "pace",
+        "part",
+        "peak_accuracy",
+        "pr_auc",
+        "private",
+        "r2",
+        "rate_asked",
+        "reason",
+        "restarts",
+        "rmse",
+        "roc_auc",
+        "round",
+        "run",
+        "runs",
+        "seconds",
+        "seed",
+        "sigma",
+        "simulated_seconds",
+        "staleness",
+        "status",
+        "throughput",
+        "time",
+        "top_share",
+        "trial",
+        "up",
+        "update",
+        "updates",
+        "uploads",
+        "validation_accuracy",
+        "value",
+        "vector_length",
+        "verdict",
+        "warnings",
+        "why",
     )
 )
 """Names of columns in rows, comparisons and searches, which no own measure may have."""
 
 
 def measured(scores_NK: torch.Tensor, y: torch.Tensor, loss: Loss, mean: float) -> Metrics:
-    """Return the measures that go with a loss. y: labels on the CPU; mean: the mean loss of these rows."""
+    """Return the measures that go with a loss. y: labels on the CPU; mean: the mean loss of these
+    rows.
+    """
     scores_NK = scores_NK.cpu()
     if loss.labels == "times":
         times_N, events_N = y.numpy().T
@@ -63,19 +127,27 @@ def measured(scores_NK: torch.Tensor, y: torch.Tensor, loss: Loss, mean: float) 
 
 
 def fit(scores_NT: torch.Tensor, y_NT: torch.Tensor) -> dict[str, float]:
-    """Return rmse over all numbers, and the mean over the T of r2 = 1 - Σ(s - y)² / Σ(y - ȳ)², NaN for one constant."""
+    """Return rmse over all numbers, and the mean over the T of r2 = 1 - Σ(s - y)² / Σ(y - ȳ)², NaN
+    for one constant.
+    """
     squares_T = ((scores_NT.double() - y_NT) ** 2).sum(0)
     spread_T = ((y_NT - y_NT.mean(0)) ** 2).sum(0)
     explained_T = torch.where(spread_T > 0, 1 - squares_T / spread_T, math.nan)
     return dict(
-        zip(OF_NUMBERS, (math.sqrt(squares_T.sum() / y_NT.numel()), float(explained_T.mean())), strict=True)
+        zip(
+            OF_NUMBERS,
+            (math.sqrt(squares_T.sum() / y_NT.numel()), float(explained_T.mean())),
+            strict=True,
+        )
     )
 
 
 def ranked(
     scores_NK: torch.Tensor, labels_N: torch.Tensor
 ) -> tuple[float | None, float | None, float | None]:
-    """Return the areas and the balanced accuracy that `Metrics` wants: of one score or two a row, None of more."""
+    """Return the areas and the balanced accuracy that `Metrics` wants: of one score or two a row,
+    None of more.
+    """
     if scores_NK.shape[1] > 2:
         return None, None, None
     scores, labels = scores_NK.cpu().double().numpy(), labels_N.cpu().numpy()
@@ -92,10 +164,14 @@ def with_own(found: Metrics, own: str, scores_NK: Any, y: Any) -> Metrics:
 
 
 def own_metrics(name: str) -> OwnMetrics:
-    """Return a user's metrics, whose names and values are checked at each call. Raises SpecError, InputError."""
+    """Return a user's metrics, whose names and values are checked at each call. Raises SpecError,
+    InputError.
+    """
     found = resolve(name, "evaluate.metrics")
     if not callable(found):
-        raise SpecError(f'evaluate.metrics: wanted a function of scores and labels, "{name}" is none')
+        raise SpecError(
+            f'evaluate.metrics: wanted a function of scores and labels, "{name}" is none'
+        )
     return partial(_called, found)
 
 
@@ -118,7 +194,8 @@ def _named(name: Any) -> str:
         )
     if name in RESERVED or name.startswith("validation_"):
         raise InputError(
-            f'evaluate.metrics: "{name}" is a column of the program\'s own; give the metric another name'
+            f'evaluate.metrics: "{name}" is a column of the program\'s own; give the metric '
+            "another name"
         )
     return name
 
@@ -126,5 +203,7 @@ def _named(name: Any) -> str:
 def _number(name: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float | np.floating | np.integer):
         got = f"{type(value).__name__} {value!r:.60}"
-        raise InputError(f"evaluate.metrics: wanted a float for {name}, got {got}; convert it with float()")
+        raise InputError(
+            f"evaluate.metrics: wanted a float for {name}, got {got}; convert it with float()"
+        )
     return float(value)

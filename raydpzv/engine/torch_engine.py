@@ -44,10 +44,16 @@ _EVALUATE_AT_ONCE = 512
 
 
 class TorchBottom:
-    """A bottom model at its client's features [D, ...] and [N, ...]; see `raydpzv.engine.split_model.Bottom`."""
+    """A bottom model at its client's features [D, ...] and [N, ...]; see
+    `raydpzv.engine.split_model.Bottom`.
+    """
 
     def __init__(
-        self, model: FlatModel, x_train: torch.Tensor, x_test: torch.Tensor, training: BottomTraining
+        self,
+        model: FlatModel,
+        x_train: torch.Tensor,
+        x_test: torch.Tensor,
+        training: BottomTraining,
     ) -> None:
         self.model = model
         self._x_train, self._x_test, self._training = x_train, x_test, training
@@ -59,7 +65,9 @@ class TorchBottom:
             self._zeroth_order = Descent(model.flat, training.rule.on(model.shapes))
             self._directions = TorchDirections(self._zeroth_order)
         if training.descent is not None:
-            self._first_order = MomentumDescent(model.flat, training.descent.lr, training.descent.momentum)
+            self._first_order = MomentumDescent(
+                model.flat, training.descent.lr, training.descent.momentum
+            )
 
     @property
     def size(self) -> int:
@@ -75,7 +83,9 @@ class TorchBottom:
 
     def embed_held_out(self, at: np.ndarray | None = None) -> np.ndarray:
         with torch.no_grad(), self.model.at(at):
-            blocks = [self._embedding(x).cpu().numpy() for x in self._x_test.split(_EVALUATE_AT_ONCE)]
+            blocks = [
+                self._embedding(x).cpu().numpy() for x in self._x_test.split(_EVALUATE_AT_ONCE)
+            ]
         return np.concatenate(blocks)
 
     def embed_along(
@@ -104,13 +114,16 @@ class TorchBottom:
         assert self._training.descent is not None
         parameters = self.model.parameters
         gradient = torch.tensor(gradient_BE, device=self._embedded.device)
-        # its gradient by the embeddings is the one given; given as `grad_outputs`, torch imports its compiler
+        # its gradient by the embeddings is the one given; given as `grad_outputs`, torch imports
+        # its compiler
         with torch.enable_grad():
             product = torch.vdot(self._embedded.flatten(), gradient.flatten())
             gradients = torch.autograd.grad(product, parameters)
         self._embedded, l2 = None, self._training.descent.l2
         self._first_order.step(
-            [g + l2 * p.detach() for g, p in zip(gradients, parameters, strict=True)] if l2 else gradients,
+            [g + l2 * p.detach() for g, p in zip(gradients, parameters, strict=True)]
+            if l2
+            else gradients,
             scale,
         )
 
@@ -144,7 +157,9 @@ class TorchBottom:
         with self._perturb.at(direction, amount):
             return self._embedding(x)
 
-    def _jointly(self, x: torch.Tensor, directions: Sequence[Direction], amount: float) -> torch.Tensor:
+    def _jointly(
+        self, x: torch.Tensor, directions: Sequence[Direction], amount: float
+    ) -> torch.Tensor:
         """Return embeddings at w + amount · u_p, [P, B, E]."""
         if not amount:
             return torch.stack([self._embedding(x)] * len(directions))
@@ -208,7 +223,9 @@ class _LayerHooks:
 
 
 class TorchTop:
-    """The head with labels and, where one is used, the cache; see `raydpzv.engine.split_model.Top`."""
+    """The head with labels and, where one is used, the cache; see
+    `raydpzv.engine.split_model.Top`.
+    """
 
     def __init__(self, head: Head, rows: TopRows) -> None:
         self.head, device = head, head.model.flat.device
@@ -220,7 +237,9 @@ class TorchTop:
     @cached_property
     def table(self) -> EmbeddingCache:
         """The newest embeddings; made when the first are stored."""
-        return EmbeddingCache(len(self._labels_train), self._clients, self._width, self._labels_train.device)
+        return EmbeddingCache(
+            len(self._labels_train), self._clients, self._width, self._labels_train.device
+        )
 
     def step_size(self, lr: float) -> None:
         self.head.step_size(lr)
@@ -247,14 +266,20 @@ class TorchTop:
         self.table.put(client, ids, middle_BE, round)
         batch_BME[:, client] = middle_BE
         loss = self.head.train(batch_BME, labels_B)
-        return TwoPointService([float(c.sum()) for c, _ in clipped], [bad for _, bad in clipped], cache, loss)
+        return TwoPointService(
+            [float(c.sum()) for c, _ in clipped], [bad for _, bad in clipped], cache, loss
+        )
 
     def train(self, ids: np.ndarray) -> float:
         return self.head.train(self.table.get(ids), self._labels(ids))
 
     def backward(self, ids: np.ndarray, scale: float = 1.0) -> tuple[float, np.ndarray]:
         inputs_RME = self.table.get(ids)
-        return self._stepped(inputs_RME, ids, scale) if len(ids) else (math.nan, inputs_RME.cpu().numpy())
+        return (
+            self._stepped(inputs_RME, ids, scale)
+            if len(ids)
+            else (math.nan, inputs_RME.cpu().numpy())
+        )
 
     def gradient(self, ids: np.ndarray) -> np.ndarray:
         """Backpropagate on cached embeddings to them alone."""
@@ -268,7 +293,9 @@ class TorchTop:
         return self._stepped(self._tensor(values_BME), ids)
 
     def mean_differences(self, client: int, ids: np.ndarray, ahead_nBE: np.ndarray) -> np.ndarray:
-        """Return the mean differences of losses, rows subtracted first; all n batches in one forward call."""
+        """Return the mean differences of losses, rows subtracted first; all n batches in one
+        forward call.
+        """
         count = len(ahead_nBE)
         if len(ids) == 0:
             return np.zeros(count)
@@ -292,7 +319,11 @@ class TorchTop:
         labels_B, batch_BME = self._labels(ids), self.table.get(ids)
         if along is None:
             plus_1BE, minus_1BE = self._tensor(plus_BE)[None], self._tensor(minus_BE)[None]
-            return self._slopes(batch_BME, plus_1BE, minus_1BE, labels_B, client, smoothing)[0].cpu().numpy()
+            return (
+                self._slopes(batch_BME, plus_1BE, minus_1BE, labels_B, client, smoothing)[0]
+                .cpu()
+                .numpy()
+            )
         losses: list[torch.Tensor] = []
         for values_BE, amount in ((plus_BE, smoothing), (minus_BE, -smoothing)):
             batch_BME[:, client] = self._tensor(values_BE)
@@ -317,7 +348,9 @@ class TorchTop:
     ) -> np.ndarray:
         inputs_BME = self.table.get(ids)
         directions_nBE = unit_rows(count, len(ids), self._width, key).to(inputs_BME.device)
-        found_BE = row_gradients(self.head, inputs_BME, self._labels(ids), client, directions_nBE, smoothing)
+        found_BE = row_gradients(
+            self.head, inputs_BME, self._labels(ids), client, directions_nBE, smoothing
+        )
         return found_BE.cpu().numpy()
 
     def fit(self, variance: float) -> None:
@@ -329,13 +362,16 @@ class TorchTop:
             with torch.no_grad():
                 flat.copy_(torch.from_numpy(np.concatenate([part.ravel() for part in found])))
 
-    def evaluate(self, embeddings_MNE: Sequence[np.ndarray], at: np.ndarray | None = None) -> Metrics:
+    def evaluate(
+        self, embeddings_MNE: Sequence[np.ndarray], at: np.ndarray | None = None
+    ) -> Metrics:
         with torch.no_grad(), self.head.model.at(at):
             return score_parts(
                 lambda part: self.head.evaluate(
                     [e[part] for e in embeddings_MNE], self._labels_test[part], self._metrics
                 ),
-                *(len(self._labels_test), self._validated),
+                len(self._labels_test),
+                self._validated,
             )
 
     def state(self) -> dict[str, Any]:
@@ -356,7 +392,9 @@ class TorchTop:
         self, inputs_RME: torch.Tensor, ids: np.ndarray, scale: float = 1.0
     ) -> tuple[float, np.ndarray]:
         labels_R = self._labels(ids)
-        loss, gradient_RME = self.head.backward(inputs_RME, labels_R, for_embeddings=True, scale=scale)
+        loss, gradient_RME = self.head.backward(
+            inputs_RME, labels_R, for_embeddings=True, scale=scale
+        )
         assert gradient_RME is not None
         return loss, gradient_RME.cpu().numpy()
 
@@ -384,7 +422,9 @@ class TorchTop:
 
 
 def unit_rows(count: int, rows: int, width: int, key: Key) -> torch.Tensor:
-    """Return `count` vectors on the unit sphere for every row, drawn at the key, float32 [n, B, E]."""
+    """Return `count` vectors on the unit sphere for every row, drawn at the key, float32 [n, B,
+    E].
+    """
     draws = key.generator().standard_normal((count, rows, width))
     draws /= np.linalg.norm(draws, axis=2, keepdims=True)
     return torch.from_numpy(draws.astype(np.float32))
@@ -398,7 +438,8 @@ def row_gradients(
     directions_nBE: torch.Tensor,
     smoothing: float,
 ) -> torch.Tensor:
-    """Return g_h = (E/λ) mean_n (ℓ(h + λv) - ℓ(h)) v for every row's own loss, [B, E]; v on the unit sphere.
+    """Return g_h = (E/λ) mean_n (ℓ(h + λv) - ℓ(h)) v for every row's own loss, [B, E]; v on the
+    unit sphere.
 
     E[v vᵀ] = I/E there, which the factor E undoes.
     """

@@ -1,15 +1,17 @@
 """Whole models of any kind, computed by torch on any device: the objective of horizontal learning.
 
-A finite difference (f(x + λu) - f(x)) / λ divides rounding noise by λ, and a ledger replays what clients
-measured, so two things matter here: the loss is taken in float64 from the float32 scores, and its bits depend on
-the model, the points, the client's own rows and the number of torch's threads alone, never on the other clients
-of a call, on earlier calls or on the thread. Each client gets a forward call of its own shape.
+A finite difference (f(x + λu) - f(x)) / λ divides rounding noise by λ, and a ledger replays what
+clients measured, so two things matter here: the loss is taken in float64 from the float32 scores,
+and its bits depend on the model, the points, the client's own rows and the number of torch's
+threads alone, never on the other clients of a call, on earlier calls or on the thread. Each client
+gets a forward call of its own shape.
 
-Stacks of linear layers and ReLU are evaluated at several points by one batched product per layer: 3 times as
-fast as one by one at 2,410 parameters and 5 points, 5 times at 25 points, 1.1 times at 235,146 and 10 points.
-Two pooled 5x5 convolutions have a way of their own (`raydpzv.models.pooled_convolutions`): half the time that torch
-takes. Other models run once per point. Which it is, is a property of the model and of a record's shape. Gradients of
-stacks go without autograd (`StackGradient`), to the same bits.
+Stacks of linear layers and ReLU are evaluated at several points by one batched product per layer: 3
+times as fast as one by one at 2,410 parameters and 5 points, 5 times at 25 points, 1.1 times at
+235,146 and 10 points. Two pooled 5x5 convolutions have a way of their own
+(`raydpzv.models.pooled_convolutions`): half the time that torch takes. Other models run once per
+point. Which it is, is a property of the model and of a record's shape. Gradients of stacks go
+without autograd (`StackGradient`), to the same bits.
 """
 
 # M clients, N rows, B batch, P points, d parameters, F features, K classes
@@ -39,13 +41,19 @@ from raydpzv.zo.perturbation import LayerwisePerturbation
 from raydpzv.zo.vectors import Vector
 
 _EVALUATION_ROWS = 512
-_STACK_FLOATS = 1 << 20  # 4 MiB of points stay in the cache: 235,146 parameters take a third longer with 64
+_STACK_FLOATS = (
+    1 << 20
+)  # 4 MiB of points stay in the cache: 235,146 parameters take a third longer with 64
 _FLOATS_ON_GPU = 1 << 24
-"""The same on an accelerator, and the parameters of a small model there: 64 MiB; launches are what it waits for."""
+"""The same on an accelerator, and the parameters of a small model there: 64 MiB; launches are what
+it waits for.
+"""
 _POOLED_POINTS = 8  # all 25 at once take 2 MB more memory and no less time
 _KEPT_BYTES = 31 << 20
 _LARGE = 1 << 22
-"""Parameters (16 MiB) above which memory counts more than drawing each layer's direction for every client."""
+"""Parameters (16 MiB) above which memory counts more than drawing each layer's direction for every
+client.
+"""
 _DOT = 1 << 20
 """Elements of an inner product at a time."""
 _ops = torch.ops.aten
@@ -58,18 +66,24 @@ _MEAN, _NO_CLASS = 1, -100
 
 
 class TorchObjective:
-    """Losses, gradients and scores of one model on the rows of all clients; see `raydpzv.engine.objective.Objective`.
+    """Losses, gradients and scores of one model on the rows of all clients; see
+    `raydpzv.engine.objective.Objective`.
 
     loss: one of `raydpzv.registry.LOSSES`; metrics: the name of the user's, "" for none.
 
-    Owns one scratch model of d floats, and where points are evaluated together min(P, 2^20 / d) vectors more (4 MiB at
-    most; of pooled convolutions 8), so that `at` is never written to and nothing drifts. Central differences take twice
-    as many. A model above 2^22 parameters, on a GPU 2^24, has none of these: it reads the vector that it last got,
-    and is perturbed layer by layer. One thread at a time may use it. It computes on the device of its rows.
+    Owns one scratch model of d floats, and where points are evaluated together min(P, 2^20 / d)
+    vectors more (4 MiB at most; of pooled convolutions 8), so that `at` is never written to and
+    nothing drifts. Central differences take twice as many. A model above 2^22 parameters, on a GPU
+    2^24, has none of these: it reads the vector that it last got, and is perturbed layer by layer.
+    One thread at a time may use it. It computes on the device of its rows.
     """
 
     def __init__(
-        self, make: Callable[[], nn.Module], rows: RowReader, loss: str = "cross_entropy", metrics: str = ""
+        self,
+        make: Callable[[], nn.Module],
+        rows: RowReader,
+        loss: str = "cross_entropy",
+        metrics: str = "",
     ) -> None:
         _keep_freed_memory()
         self._loss: Loss = LOSSES[loss]
@@ -78,13 +92,19 @@ class TorchObjective:
         self._make, self._rows, self._device, self._named = make, rows, rows.device, (loss, metrics)
         self._model = FlatModel(make, Key(0), rows.device)
         self._parameters = self._model.parameters
-        self._convolves = any(isinstance(layer, nn.Conv2d) for layer in self._model.module.modules())
+        self._convolves = any(
+            isinstance(layer, nn.Conv2d) for layer in self._model.module.modules()
+        )
         self._stacks = _is_stack(self._model.module)
         pooled = not self._on_gpu and PooledConvolutions.match(self._model.module, rows.shape)
         self._pooled = PooledConvolutions(self._model.module) if pooled else None
         by_hand = self._stacks and not self._on_gpu and loss == "cross_entropy"
         self._stack_gradient = StackGradient(self._model.module) if by_hand else None
-        self._size, self._layout, self.shapes = self._model.size, self._model.layout, self._model.shapes
+        self._size, self._layout, self.shapes = (
+            self._model.size,
+            self._model.layout,
+            self._model.shapes,
+        )
         self._layers: LayerwisePerturbation | None = None
         self._joint = JointForward(self._model.module, self._model.offsets)
         if self._size > self._large and not self._stacks and self._pooled is None:
@@ -115,7 +135,9 @@ class TorchObjective:
 
     @torch.no_grad()
     def initial(self, key: Key) -> torch.Tensor:
-        """Return the parameters that `key` stands for, float32 [d]: those of `FlatModel(make, key)`."""
+        """Return the parameters that `key` stands for, float32 [d]: those of `FlatModel(make,
+        key)`.
+        """
         if self._layers:
             return FlatModel(self._make, key, self._device).flat
         self._model.draw(key)
@@ -136,13 +158,17 @@ class TorchObjective:
 
     @torch.no_grad()
     def losses(
-        self, at: torch.Tensor, directions: Sequence[Direction], amount: float, rows: Sequence[np.ndarray]
+        self,
+        at: torch.Tensor,
+        directions: Sequence[Direction],
+        amount: float,
+        rows: Sequence[np.ndarray],
     ) -> np.ndarray:
         """Return the mean loss at `at + amount · u_p` on each client's rows, float64 [M, P].
 
-        at: float32 [d]; rows: each client's batch. A client's losses have the same bits whichever other clients
-        are here; with one direction they are those of `loss` at the perturbed vector. A stack's last bits may
-        follow P (seen for batches of one row).
+        at: float32 [d]; rows: each client's batch. A client's losses have the same bits whichever
+        other clients are here; with one direction they are those of `loss` at the perturbed vector.
+        A stack's last bits may follow P (seen for batches of one row).
         """
         check_fit(self.size, at, *directions)
         if (
@@ -150,7 +176,9 @@ class TorchObjective:
             and (found := self._jointly(at, directions, amount, rows)) is not None
         ):
             return found
-        losses_PM = torch.empty(len(directions), len(rows), dtype=torch.float64, device=self._device)
+        losses_PM = torch.empty(
+            len(directions), len(rows), dtype=torch.float64, device=self._device
+        )
         if self._layers:
             self._read(at)
             for losses_M, direction in zip(losses_PM, directions, strict=True):
@@ -170,13 +198,21 @@ class TorchObjective:
 
     @torch.no_grad()
     def central_losses(
-        self, at: torch.Tensor, directions: Sequence[Direction], radius: float, rows: Sequence[np.ndarray]
+        self,
+        at: torch.Tensor,
+        directions: Sequence[Direction],
+        radius: float,
+        rows: Sequence[np.ndarray],
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return both, each direction made once where there is room for both points."""
         if self._layers or directions[0].law == "rank_one" or self._size > self._large:
-            return self.losses(at, directions, radius, rows), self.losses(at, directions, -radius, rows)
+            return self.losses(at, directions, radius, rows), self.losses(
+                at, directions, -radius, rows
+            )
         check_fit(self.size, at, *directions)
-        found_2MP = torch.empty(2, len(rows), len(directions), dtype=torch.float64, device=self._device)
+        found_2MP = torch.empty(
+            2, len(rows), len(directions), dtype=torch.float64, device=self._device
+        )
         step = self._together(len(directions))
         for first in range(0, len(directions), step):
             chunk = directions[first : first + step]
@@ -198,9 +234,14 @@ class TorchObjective:
         return plus_MP, minus_MP
 
     def _jointly(
-        self, at: torch.Tensor, directions: Sequence[Direction], amount: float, rows: Sequence[np.ndarray]
+        self,
+        at: torch.Tensor,
+        directions: Sequence[Direction],
+        amount: float,
+        rows: Sequence[np.ndarray],
     ) -> np.ndarray | None:
-        """Return `losses` along directions a bᵀ without a copy of the weights; None where that does not help.
+        """Return `losses` along directions a bᵀ without a copy of the weights; None where that does
+        not help.
 
         With one direction the bits are not those of `loss`.
         """
@@ -234,7 +275,9 @@ class TorchObjective:
     def gradients(self, at: torch.Tensor, rows: Sequence[np.ndarray]) -> np.ndarray:
         return np.stack([self.gradient(at, batch)[1].cpu().numpy() for batch in rows])
 
-    def descents(self, at: torch.Tensor, rows: Sequence[Sequence[np.ndarray]], lr: float) -> np.ndarray:
+    def descents(
+        self, at: torch.Tensor, rows: Sequence[Sequence[np.ndarray]], lr: float
+    ) -> np.ndarray:
         return np.stack([self._descended(at, batches, lr) for batches in rows])
 
     def _descended(self, at: torch.Tensor, batches: Sequence[np.ndarray], lr: float) -> np.ndarray:
@@ -269,7 +312,9 @@ class TorchObjective:
         return with_own(measured(scores_NK, y, self._loss, mean), self._named[1], scores_NK, y)
 
     def _read(self, at: torch.Tensor) -> None:
-        """Compute at these parameters, float32 [d]: at a copy, or at the vector itself where the model is large."""
+        """Compute at these parameters, float32 [d]: at a copy, or at the vector itself where the
+        model is large.
+        """
         if not self._layers:
             self._model.flat.copy_(at)
             return
@@ -299,16 +344,19 @@ class TorchObjective:
         return self._ordered(x_BF), y_B
 
     def _ordered(self, x_BF: torch.Tensor) -> torch.Tensor:
-        """Return features as the model is fastest with them: convolutions want channels next to one another.
+        """Return features as the model is fastest with them: convolutions want channels next to one
+        another.
 
-        They keep the order of what they get. In this one a forward pass with 1,206,590 parameters takes .6 times as
-        long as with channels first, a gradient with 28,938 half as long.
+        They keep the order of what they get. In this one a forward pass with 1,206,590 parameters
+        takes .6 times as long as with channels first, a gradient with 28,938 half as long.
         """
         images = self._convolves and x_BF.dim() == 4
         return x_BF.to(memory_format=torch.channels_last) if images else x_BF
 
     def _together(self, points: int) -> int:
-        """Return the points to evaluate at once. Bits may follow it, so model and number of points alone decide."""
+        """Return the points to evaluate at once. Bits may follow it, so model and number of points
+        alone decide.
+        """
         if self._pooled:
             return min(points, _POOLED_POINTS)
         room = _FLOATS_ON_GPU if self._on_gpu else _STACK_FLOATS
@@ -316,7 +364,9 @@ class TorchObjective:
 
     @property
     def _moves(self) -> bool:
-        """Whether points are evaluated where they are; else where the module's own parameters are."""
+        """Whether points are evaluated where they are; else where the module's own parameters
+        are.
+        """
         return self._stacks or self._pooled is not None
 
     def _sides(self, points: int) -> Sequence[torch.Tensor]:
@@ -328,7 +378,9 @@ class TorchObjective:
         return self._points_Pd, self._other_1d
 
     def _room(self, points: int) -> torch.Tensor:
-        """Scratch for some parameter vectors, [points, d]; the first are the scratch model's own."""
+        """Scratch for some parameter vectors, [points, d]; the first are the scratch model's
+        own.
+        """
         if points > len(self._points_Pd):
             self._points_Pd = self._model.flat.new_empty(points, self.size)
         return self._points_Pd[:points]
@@ -339,17 +391,22 @@ def _inner(gradient: torch.Tensor, direction: Direction) -> float:
     flat = gradient.cpu().numpy()
     return sum(
         float(
-            np.dot(flat[i : i + _DOT].astype(np.float64), direction.values(i, min(i + _DOT, direction.size)))
+            np.dot(
+                flat[i : i + _DOT].astype(np.float64),
+                direction.values(i, min(i + _DOT, direction.size)),
+            )
         )
         for i in range(0, direction.size, _DOT)
     )
 
 
 def _keep_freed_memory() -> None:
-    """Give one large block back: glibc learns from it to keep later ones up to its size, and no bits change.
+    """Give one large block back: glibc learns from it to keep later ones up to its size, and no
+    bits change.
 
-    Else a CNN's activations are mapped from the system and unmapped again in every layer: 2,754 page faults and a
-    third of the time of a forward call with 1,206,590 parameters and 32 images. The block itself is never touched.
+    Else a CNN's activations are mapped from the system and unmapped again in every layer: 2,754
+    page faults and a third of the time of a forward call with 1,206,590 parameters and 32 images.
+    The block itself is never touched.
     """
     torch.empty(_KEPT_BYTES, dtype=torch.uint8)
 
@@ -365,12 +422,18 @@ def _is_stack(module: nn.Module) -> bool:
 
 
 def _stacked(model: FlatModel, points_Pd: torch.Tensor, x_BF: torch.Tensor) -> torch.Tensor:
-    """Return the scores of a stack at every point, [P, B, K]: one batched product per linear layer."""
+    """Return the scores of a stack at every point, [P, B, K]: one batched product per linear
+    layer.
+    """
     points = len(points_Pd)
     h_PBF = x_BF.flatten(1).expand(points, -1, -1)
     for name, layer in model.module.named_children():
         if isinstance(layer, nn.Linear):
-            start, inputs, outputs = model.offsets[f"{name}.weight"], layer.in_features, layer.out_features
+            start, inputs, outputs = (
+                model.offsets[f"{name}.weight"],
+                layer.in_features,
+                layer.out_features,
+            )
             weights = points_Pd[:, start : start + inputs * outputs].view(points, outputs, inputs)
             start = model.offsets[f"{name}.bias"]
             biases = points_Pd[:, start : start + outputs].unsqueeze(1)
@@ -381,10 +444,12 @@ def _stacked(model: FlatModel, points_Pd: torch.Tensor, x_BF: torch.Tensor) -> t
 
 
 class StackGradient:
-    """The mean cross-entropy of Flatten, then linear layers and ReLU, and its gradient without autograd, on CPUs.
+    """The mean cross-entropy of Flatten, then linear layers and ReLU, and its gradient without
+    autograd, on CPUs.
 
-    The operators are autograd's, and so the bits. What autograd notes down and looks up takes longer than a small
-    network's products: a gradient of 25,450 parameters on 32 records takes half the time this way.
+    The operators are autograd's, and so the bits. What autograd notes down and looks up takes
+    longer than a small network's products: a gradient of 25,450 parameters on 32 records takes half
+    the time this way.
     module: such a network; its parameters may change in place.
     """
 

@@ -1,9 +1,10 @@
 """Transposition for the dense kernels, in squares of 8 x 8 numbers that stay in registers.
 
-Of 64 records with 196 features it takes 3 µs. A loop over single numbers takes 14, as its stores meet in a few sets of
-the first cache.
+Of 64 records with 196 features it takes 3 µs. A loop over single numbers takes 14, as its stores
+meet in a few sets of the first cache.
 
-numba caches compiled code by one file alone: if you change this file, touch `raydpzv/engine/dense_kernel.py` too.
+numba caches compiled code by one file alone: if you change this file, touch
+`raydpzv/engine/dense_kernel.py` too.
 """
 
 # B batch, D rows, F features
@@ -27,7 +28,9 @@ _i64 = np.int64
 
 @intrinsic
 def _square(typing_context: Any, x: Any, starts: Any, y: Any, y_at: Any, y_row: Any) -> Any:
-    """y[y_at + c·y_row + r] = x[starts[r] + c] for r and c from 0 to 7; x, y: contiguous float32 [n]."""
+    """y[y_at + c·y_row + r] = x[starts[r] + c] for r and c from 0 to 7; x, y: contiguous float32
+    [n].
+    """
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         kinds = signature.args
@@ -37,7 +40,10 @@ def _square(typing_context: Any, x: Any, starts: Any, y: Any, y_at: Any, y_row: 
         def vector(of: Any, at: Any) -> Any:
             return builder.bitcast(builder.gep(of, [at]), kind.as_pointer())
 
-        rows = [builder.load(vector(source, at), align=4) for at in cgutils.unpack_tuple(builder, args[1])]
+        rows = [
+            builder.load(vector(source, at), align=4)
+            for at in cgutils.unpack_tuple(builder, args[1])
+        ]
         for step in (1, 2, 4):  # rows r and r + step exchange the columns in which they differ
             upper = [c if not c & step else c - step + _SIDE for c in range(_SIDE)]
             lower = [c + step if not c & step else c + _SIDE for c in range(_SIDE)]
@@ -73,7 +79,9 @@ def _turn_rows(source, ids, x):  # type: ignore[no-untyped-def]
 
 @compiled
 def _squares(x, starts, others, y, places):  # type: ignore[no-untyped-def]
-    """Turn eight rows of x, which begin at starts and others, into eight columns of y; places: y_at, y_row, width."""
+    """Turn eight rows of x, which begin at starts and others, into eight columns of y; places:
+    y_at, y_row, width.
+    """
     (s0, s1, s2, s3), (s4, s5, s6, s7), (at, step, width) = starts, others, places
     for c in range(0, width - width % _SIDE, _SIDE):
         here = (s0 + c, s1 + c, s2 + c, s3 + c, s4 + c, s5 + c, s6 + c, s7 + c)

@@ -1,4 +1,5 @@
-"""The clients' side of a run's warm-up (see `raydpzv.experiment.warm_up`): roles without data, and their loops.
+"""The clients' side of a run's warm-up (see `raydpzv.experiment.warm_up`): roles without data, and
+their loops.
 
 Apart from the server's side because a client's process needs no more than this.
 """
@@ -41,7 +42,8 @@ def warm_up_loops(
     """Return the loops of throw-away clients, without any simulated delay."""
     clients, clock = spec.split.clients, WallClock()
     nothing = DelayModel([0.0] * clients, "constant", Key(0))
-    # those of a barrier continue until the server has had enough of everybody; others leave the processors to the rest
+    # those of a barrier continue until the server has had enough of everybody; others leave the
+    # processors to the rest
     due = Immediate() if spec.barrier > 1 else Trace({m: [0.0] * ANSWERS for m in range(clients)})
     timing = Timing(due, nothing, nothing, instant(clients))
     pace = WallPace(timing, clock, spec.resources.timeout)

@@ -19,27 +19,35 @@ from raydpzv.settings.party_names import label
 
 _LISTED = 8
 LATE = 0.1
-"""Late share above which the machine, not the scenario, sets the pace (wall clock) or clients are saturated."""
+"""Late share above which the machine, not the scenario, sets the pace (wall clock) or clients are
+saturated.
+"""
 _SATURATED = "these clients could not keep their rates"
 _KEPT_UP = "these clients kept their rates, but began so often later than [arrivals] asks for"
 SILENT = 0.25
-"""Share of a run's time (wall clock) for which a client may be silent without a word about it, ..."""
+"""Share of a run's time (wall clock) for which a client may be silent without a word about it,
+...
+"""
 _SILENT_TRIPS = 12
-"""... and mean times between two uploads of a client: the longest of thousands of exponential gaps is some ten of them.
+"""... and mean times between two uploads of a client: the longest of thousands of exponential gaps
+is some ten of them.
 """
 
 
 def warnings(experiment: Prepared, rows: Rows, failed: tuple[str, str]) -> list[str]:
     """Return one sentence per finding; an empty list is good news.
 
-    failed: why the run is no result, in a word and in a sentence, as `raydpzv.experiment.diagnostics.failure` says it.
+    failed: why the run is no result, in a word and in a sentence, as
+    `raydpzv.experiment.diagnostics.failure` says it.
     """
     spec = experiment.spec
     said = [spec.note] if spec.note else []
     late = never_reached(spec.method, spec.budget.updates) if spec.budget.updates else ()
     found = [*said, *_unused(experiment), *late]
     found += _of_result(experiment, rows, failed)
-    found += _lateness(experiment, rows) if experiment.lateness_by_client else _overall_lateness(rows)
+    found += (
+        _lateness(experiment, rows) if experiment.lateness_by_client else _overall_lateness(rows)
+    )
     found += clock_warnings(experiment.spec.arrivals, experiment.spec.split.clients, rows)
     found += _silence(experiment, rows) if experiment.spec.clock.kind == "wall" else []
     setting = experiment.setting
@@ -53,7 +61,8 @@ def _unused(experiment: Prepared) -> list[str]:
     more = f" and {len(columns) - _LISTED} more" if len(columns) > _LISTED else ""
     setting = "split.parties" if experiment.spec.party_names else "split.columns"
     return [
-        f"no client holds the columns {', '.join(columns[:_LISTED])}{more}: they are not used; list them in {setting}"
+        f"no client holds the columns {', '.join(columns[:_LISTED])}{more}: they are not used; "
+        f"list them in {setting}"
     ]
 
 
@@ -79,9 +88,9 @@ def _collapse(rows: Rows, largest: float, failed: str) -> list[str]:
         return []
     top, accuracy = scored[-1]["top_share"], scored[-1]["accuracy"]
     return [
-        f"COLLAPSED: {100 * top:.1f} % of the held-out rows are predicted as one class, and the largest class is "
-        f"{100 * largest:.1f} % of them: accuracy {100 * accuracy:.1f} % is next to a constant prediction's; add less "
-        "noise or lower the step sizes"
+        f"COLLAPSED: {100 * top:.1f} % of the held-out rows are predicted as one class, and the "
+        f"largest class is {100 * largest:.1f} % of them: accuracy {100 * accuracy:.1f} % is next "
+        "to a constant prediction's; add less noise or lower the step sizes"
     ]
 
 
@@ -91,8 +100,9 @@ def _fall(rows: Rows) -> list[str]:
     if peak is None or not fallen(peak["accuracy"], scored[-1]["accuracy"]):
         return []
     return [
-        f"FALLEN: the final accuracy {100 * scored[-1]['accuracy']:.1f} % is far below the run's peak, "
-        f"{100 * peak['accuracy']:.1f} % at update {peak['round']:,}; add less noise, lower step sizes or end earlier"
+        f"FALLEN: the final accuracy {100 * scored[-1]['accuracy']:.1f} % is far below the run's "
+        f"peak, {100 * peak['accuracy']:.1f} % at update {peak['round']:,}; add less noise, lower "
+        "step sizes or end earlier"
     ]
 
 
@@ -105,7 +115,8 @@ def _overconfidence(rows: Rows, failed: str) -> list[str]:
     first, last = scored[0]["loss"], scored[-1]["loss"]
     return [
         f"OVERCONFIDENT: the test loss went from {first:.3g} to {last:.3g} though the accuracy is "
-        f"{100 * scored[-1]['accuracy']:.1f} %: its mistakes are near certainties; add less noise or lower step sizes"
+        f"{100 * scored[-1]['accuracy']:.1f} %: its mistakes are near certainties; add less noise "
+        "or lower step sizes"
     ]
 
 
@@ -115,19 +126,23 @@ def tested(rows: Rows) -> list[dict[str, Any]]:
 
 
 def _lateness(experiment: Prepared, rows: Rows) -> list[str]:
-    # at a barrier epochs pass while a client waits for the others: late is then the protocol's doing, not a finding
+    # at a barrier epochs pass while a client waits for the others: late is then the protocol's
+    # doing, not a finding
     if experiment.barrier > 1:
         return []
     clients, service = experiment.spec.split.clients, rows["service"]
     found: dict[str, list[str]] = {_SATURATED: [], _KEPT_UP: []}
-    shares = zip(metrics.late_share(service, clients), metrics.behind(service, clients), strict=True)
+    shares = zip(
+        metrics.late_share(service, clients), metrics.behind(service, clients), strict=True
+    )
     for client, (late, behind) in enumerate(shares):
         if late > LATE:
             found[_SATURATED if behind > LATE else _KEPT_UP].append(
                 f"{label(client, experiment.spec.party_names)} {100 * late:.0f} %"
             )
     return [
-        f"epochs fell into running round trips ({', '.join(named)} of {_whose(named)} activations): {what}"
+        f"epochs fell into running round trips ({', '.join(named)} of {_whose(named)} "
+        f"activations): {what}"
         for what, named in found.items()
         if named
     ]
@@ -138,15 +153,17 @@ def _whose(named: Sequence[str]) -> str:
 
 
 def _silence(experiment: Prepared, rows: Rows) -> list[str]:
-    """Name the clients that were away for long: of none of their uploads was heard for a good part of the run."""
+    """Name the clients that were away for long: of none of their uploads was heard for a good part
+    of the run.
+    """
     clients, service = experiment.spec.split.clients, rows["service"]
     names = experiment.spec.party_names
     if clients > lateness.MOST_CLIENTS or not service.num_rows:
         return []
     span, pace = float(np.max(array(service.column("served")))), clients / service.num_rows
     away = [
-        f"{label(one['client'], names)} for {one['longest_silence']:.3g} s ({100 * one['share']:.1f} % of the updates "
-        "are its)"
+        f"{label(one['client'], names)} for {one['longest_silence']:.3g} s "
+        f"({100 * one['share']:.1f} % of the updates are its)"
         for one in lateness.presence(service, clients)
         if one["longest_silence"] > max(SILENT, _SILENT_TRIPS * pace) * span
     ]
@@ -160,29 +177,34 @@ def _overall_lateness(rows: Rows) -> list[str]:
     if share <= LATE:
         return []
     return [
-        f"{100 * share:.0f} % of the activations began late: their clients, or under the wall clock their hosts, were "
-        "still at work; lower arrivals.rate or clock.compute to let the rates set the pace"
+        f"{100 * share:.0f} % of the activations began late: their clients, or under the wall "
+        "clock their hosts, were still at work; lower arrivals.rate or clock.compute to let the "
+        "rates set the pace"
     ]
 
 
 DIVERGED, CONSTANT, SHARE = "diverged", "constant prediction", "one class' share"
 COLLAPSED_TOP = 0.9
-"""Share of the rows predicted as one class from which a model is suspect; a sound one of two equal classes has 0.5."""
+"""Share of the rows predicted as one class from which a model is suspect; a sound one of two equal
+classes has 0.5.
+"""
 COLLAPSED_EXCESS = 0.8
-"""... and how much of what is not the largest class must be predicted as it too. Where 95 % of the rows are one class,
-a sound model predicts it about as often, so that 90 % alone would say nothing."""
+"""... and how much of what is not the largest class must be predicted as it too. Where 95 % of the
+rows are one class, a sound model predicts it about as often, so that 90 % alone would say
+nothing."""
 FALLEN = 0.2
-"""Share of its best accuracy that a run must have lost. Of the best of many evaluations on a few dozen rows, a tenth is
-luck (two standard errors at 90 % of 36 rows); a fifth is not."""
+"""Share of its best accuracy that a run must have lost. Of the best of many evaluations on a few
+dozen rows, a tenth is luck (two standard errors at 90 % of 36 rows); a fifth is not."""
 
 
 def failure(rows: Rows, shares: Sequence[float]) -> tuple[str, str]:
-    """Return why a run's last evaluation is no result, in a word and in a sentence; two empty texts if it is one.
+    """Return why a run's last evaluation is no result, in a word and in a sentence; two empty texts
+    if it is one.
 
-    shares: of the classes among the held-out rows. A run has diverged where its loss is no number, or where it has
-    blown up (see `blown_up`) and the accuracy is gone with it: no better than at the start or than the largest class,
-    or far below the run's best. With survival times, which have no accuracy, concordance is looked at, with numbers the
-    loss alone.
+    shares: of the classes among the held-out rows. A run has diverged where its loss is no number,
+    or where it has blown up (see `blown_up`) and the accuracy is gone with it: no better than at
+    the start or than the largest class, or far below the run's best. With survival times, which
+    have no accuracy, concordance is looked at, with numbers the loss alone.
     """
     evaluations = tested(rows)
     if not evaluations:
@@ -191,19 +213,28 @@ def failure(rows: Rows, shares: Sequence[float]) -> tuple[str, str]:
     accuracy, loss = last["accuracy"], last["loss"]
     grown = blown_up(first["loss"], loss)
     no_number = DIVERGED, f"the test loss is {loss:g}; lower the step sizes"
-    too_large = DIVERGED, f"the test loss went from {first['loss']:.3g} to {loss:.3g}; lower the step sizes"
+    too_large = (
+        DIVERGED,
+        f"the test loss went from {first['loss']:.3g} to {loss:.3g}; lower the step sizes",
+    )
     if "concordance" in rows and rows["concordance"].num_rows:  # survival times
         ranked = metrics.final_score(rows["concordance"], "concordance")
         if not (math.isfinite(loss) and math.isfinite(ranked)):
             return no_number
         if ranked == 0.5 and last["round"] and not grown:
-            return CONSTANT, "every held-out row has the same score: the concordance is that of chance"
+            return (
+                CONSTANT,
+                "every held-out row has the same score: the concordance is that of chance",
+            )
         return too_large if grown and ranked <= 0.5 else ("", "")
     if all(math.isnan(row["accuracy"]) for row in evaluations):  # numbers
         if not math.isfinite(loss):
             return no_number
         return too_large if grown else ("", "")
-    best = max((row["accuracy"] for row in evaluations if not math.isnan(row["accuracy"])), default=math.nan)
+    best = max(
+        (row["accuracy"] for row in evaluations if not math.isnan(row["accuracy"])),
+        default=math.nan,
+    )
     learned = accuracy > max(first["accuracy"], *shares) and not fallen(best, accuracy)
     if not (math.isfinite(loss) and math.isfinite(accuracy)):
         return no_number
@@ -215,7 +246,8 @@ def failure(rows: Rows, shares: Sequence[float]) -> tuple[str, str]:
     if any(math.isclose(accuracy, share, rel_tol=1e-6) for share in shares):
         return (
             SHARE,
-            f"accuracy {accuracy:.4g} is exactly the share of one class; look at it before you believe it",
+            f"accuracy {accuracy:.4g} is exactly the share of one class; look at it before you "
+            "believe it",
         )
     return "", ""
 
@@ -226,7 +258,8 @@ def blown_up(first: float, last: float) -> bool:
 
 
 def collapsed(top_share: float, largest_class_share: float) -> bool:
-    """Return whether a model all but predicts one class, which the data do not explain. Shares of the held-out rows.
+    """Return whether a model all but predicts one class, which the data do not explain. Shares of
+    the held-out rows.
 
     NaN, which stands for what is not known, is no collapse.
     """
@@ -240,5 +273,7 @@ def fallen(best: float, accuracy: float) -> bool:
 
 
 def not_above(accuracy: float, control: float) -> bool:
-    """Return whether a run has not passed its control, whose clients are never trained; NaN on either side is not."""
+    """Return whether a run has not passed its control, whose clients are never trained; NaN on
+    either side is not.
+    """
     return accuracy <= control

@@ -49,7 +49,9 @@ _TERMS = ("epsilon", "delta", "adversary", "relation", "mechanism", "accountant"
 
 @dataclass(frozen=True)
 class Run:
-    """A finished run: its summary, its rows as Arrow tables, its final parameters by party, its folder."""
+    """A finished run: its summary, its rows as Arrow tables, its final parameters by party, its
+    folder.
+    """
 
     summary: dict[str, Any] = field(repr=False)
     tables: Rows = field(repr=False)
@@ -59,19 +61,29 @@ class Run:
 
     @property
     def accuracy(self) -> float | None:
-        """The share of test rows that the last model classifies; None of labels without classes: see `measures`."""
+        """The share of test rows that the last model classifies; None of labels without classes:
+        see `measures`.
+        """
         return self.measures.get("accuracy")
 
     @property
     def measures(self) -> dict[str, float]:
-        """What the last model scores on test rows, by name: accuracy or concordance, loss, and further measures."""
+        """What the last model scores on test rows, by name: accuracy or concordance, loss, and
+        further measures.
+        """
         found = {name: self.summary[name] for name in ("accuracy", "concordance", "loss")}
-        known = {name: float(v) for name, v in found.items() if v is not None and not math.isnan(float(v))}
+        known = {
+            name: float(v)
+            for name, v in found.items()
+            if v is not None and not math.isnan(float(v))
+        }
         return known | self.summary.get("measures", {})
 
     @property
     def epsilon(self) -> dict[str, Any] | None:
-        """The proved claim against whom the noise is meant, with its terms; or None. All: summary["epsilon"]."""
+        """The proved claim against whom the noise is meant, with its terms; or None. All:
+        summary["epsilon"].
+        """
         plan = self.prepared.setting if self.prepared else None
         meant = [c for c in self.summary["epsilon"] if plan and c["adversary"] == plan.adversary]
         return {name: meant[0][name] for name in _TERMS} if meant and meant[0]["holds"] else None
@@ -108,8 +120,10 @@ class Run:
     ) -> dict[str, torch.Tensor]:
         """Return named weights, float32, and the module's constants.
 
-        party: of a vertical run, a party's name or number, or "server"; client: of a horizontal one, whose model it is,
-        at: after how many updates; both are rebuilt from the ledger of a run with a folder. Raises InputError.
+        party: of a vertical run, a party's name or number, or "server"; client: of a horizontal
+        one, whose model it is,
+        at: after how many updates; both are rebuilt from the ledger of a run with a folder. Raises
+        InputError.
         """
         assert self.prepared is not None  # only runs read from a folder have none
         name = self.prepared.model_name(party)
@@ -123,7 +137,9 @@ class Run:
         from raydpzv.experiment.rebuild import from_ledger
 
         if self.path is None:
-            raise InputError("state_dict: client and at want a run with a folder; give out to raydpzv.run")
+            raise InputError(
+                "state_dict: client and at want a run with a folder; give out to raydpzv.run"
+            )
         numbered = int(name.partition(" ")[2]) if name.startswith("client ") else client
         found = from_ledger(self.path, at, numbered)
         if found is None:
@@ -138,7 +154,9 @@ class Run:
 
 
 def folder_of(run: Run | str | Path, verb: str) -> Path:
-    """Return a run's folder. Raises InputError for a run without one, and for what is no run; verb: who asks."""
+    """Return a run's folder. Raises InputError for a run without one, and for what is no run; verb:
+    who asks.
+    """
     if isinstance(run, Run) and run.path is None:
         raise InputError(f"{verb}: wanted a run with a folder; give out to raydpzv.run")
     path = run.path if isinstance(run, Run) else run
@@ -154,13 +172,16 @@ def folder_of(run: Run | str | Path, verb: str) -> Path:
 class RunOptions:
     """What a run is given beside its scenario.
 
-    out: the run folder to write (None: nothing is written), or the folder of a run that continues. scenario: the name
-    on record; left out: the scenario's own. progress: a function of where the run stands, for a callback that is told
-    so after every update. stop: set it to end the run early, cleanly. address, verbose: for Ray, which cluster to join
-    and whether to show what actors print. evaluated: called after every evaluation, which a run under the virtual
-    clock waits for, and whose errors end it. callbacks: called with the run while it is at work (`Callback`). until:
-    updates after which a run in this process under the virtual clock is stopped, as by the user, to resume from there.
-    keep_evaluated: write a checkpoint at each evaluation under the virtual clock, before `evaluated` is called.
+    out: the run folder to write (None: nothing is written), or the folder of a run that continues.
+    scenario: the name on record; left out: the scenario's own. progress: a function of where the
+    run stands, for a callback that is told
+    so after every update. stop: set it to end the run early, cleanly. address, verbose: for Ray,
+    which cluster to join and whether to show what actors print. evaluated: called after every
+    evaluation, which a run under the virtual clock waits for, and whose errors end it. callbacks:
+    called with the run while it is at work (`Callback`). until: updates after which a run in this
+    process under the virtual clock is stopped, as by the user, to resume from there.
+    keep_evaluated: write a checkpoint at each evaluation under the virtual clock, before
+    `evaluated` is called.
     storage: uploads the folder as it grows; it sets `stop` once uploads have failed for good.
     """
 
@@ -179,7 +200,9 @@ class RunOptions:
 
     def controls(self, *, keeps: bool) -> RunControls:
         """Return how a run in this process is steered; keeps: whether it takes checkpoints."""
-        return RunControls(StopAt(self.stop, self.until), self.evaluated, keeps, self.keep_evaluated)
+        return RunControls(
+            StopAt(self.stop, self.until), self.evaluated, keeps, self.keep_evaluated
+        )
 
     @cached_property
     def watch(self) -> Callbacks:
@@ -192,7 +215,9 @@ class RunOptions:
 def run_folder(
     options: RunOptions, experiment: Prepared, *, runner: str, device: str
 ) -> Iterator[RunWriter | None]:
-    """Give the run folder to write to, new or continued, locked while the block runs; notify callbacks of both ends."""
+    """Give the run folder to write to, new or continued, locked while the block runs; notify
+    callbacks of both ends.
+    """
     out, scenario = options.out, options.scenario or experiment.spec.name
     folder = out if isinstance(out, RunWriter) else None
     if out is not None and not isinstance(out, RunWriter):
@@ -200,7 +225,12 @@ def run_folder(
         operator = OperatorSecrets(options.data_key or new_key(), experiment.secret)
         named |= {"note": experiment.spec.note} if experiment.spec.note else {}
         own = experiment.own_models()
-        facts = environment(runner, device) | named | experiment.fingerprint(operator.key) | layouts(own)
+        facts = (
+            environment(runner, device)
+            | named
+            | experiment.fingerprint(operator.key)
+            | layouts(own)
+        )
         folder = RunWriter.create(out, experiment.spec, facts, operator)
         if own:
             write_npz(folder.path / INITIAL, {name: model.flat for name, model in own.items()})
@@ -213,7 +243,9 @@ def run_folder(
 
 
 def keep_first_models(experiment: Prepared, folder: RunFolder) -> None:
-    """Write a run's initial.npz again if it is missing or damaged; the ledger's header holds the models' digests."""
+    """Write a run's initial.npz again if it is missing or damaged; the ledger's header holds the
+    models' digests.
+    """
     own = {name: model.flat for name, model in experiment.own_models().items()}
     try:
         kept = folder.first_models()
@@ -224,7 +256,9 @@ def keep_first_models(experiment: Prepared, folder: RunFolder) -> None:
 
 
 @contextmanager
-def _uploaded(options: RunOptions, experiment: Prepared, folder: RunWriter | None) -> Iterator[None]:
+def _uploaded(
+    options: RunOptions, experiment: Prepared, folder: RunWriter | None
+) -> Iterator[None]:
     """Upload the folder while the block runs, if there is a storage."""
     if options.storage is None or folder is None:
         yield
@@ -233,8 +267,9 @@ def _uploaded(options: RunOptions, experiment: Prepared, folder: RunWriter | Non
     fresh = fresh_noise(experiment)
     if fresh:
         warnings.warn(
-            f"{options.storage.uri}: this run's noise is the system's, so no other machine can continue it if this one "
-            "is lost with the run's folder: releases would be drawn twice; keep --out on a disk that lasts",
+            f"{options.storage.uri}: this run's noise is the system's, so no other machine can "
+            "continue it if this one is lost with the run's folder: releases would be drawn twice; "
+            "keep --out on a disk that lasts",
             RuntimeWarning,
             stacklevel=2,
         )
@@ -243,7 +278,8 @@ def _uploaded(options: RunOptions, experiment: Prepared, folder: RunWriter | Non
 
 
 def fresh_noise(experiment: Prepared) -> bool:
-    """Return whether a run that is made again after a loss would release its updates with other noise.
+    """Return whether a run that is made again after a loss would release its updates with other
+    noise.
 
     Seeded noise is drawn to the same bits. A run whose noise no record keeps never resumes.
     """
@@ -252,7 +288,9 @@ def fresh_noise(experiment: Prepared) -> bool:
 
 
 def contradicts(error: BaseException, folder: RunWriter | None) -> bool:
-    """Return whether an error shows that the checkpoint from which a run resumed contradicts its ledger."""
+    """Return whether an error shows that the checkpoint from which a run resumed contradicts its
+    ledger.
+    """
     return isinstance(error, ReplayMismatch) and folder is not None and folder.resumed_from != ""
 
 
@@ -283,7 +321,8 @@ class RowWriter:
     def go_back(self, fault: dict[str, Any], *, again: bool = True) -> None:
         """Drop the rows beyond the last checkpoint, but for those of faults; add one of these.
 
-        again: the same rows come again, and callbacks do not get them twice; else others come, of a new leg.
+        again: the same rows come again, and callbacks do not get them twice; else others come, of a
+        new leg.
         """
         assert self.folder is not None
         faults = self.folder.so_far("fault")
@@ -295,7 +334,9 @@ class RowWriter:
         self.add(_rows(fault=[fault]))
 
     def _untold(self, rows: Rows, counts: Mapping[str, int]) -> Rows:
-        """Return those of some rows that were not reported; counts: rows of each type before them."""
+        """Return those of some rows that were not reported; counts: rows of each type before
+        them.
+        """
         found = {}
         for name, table in rows.items():
             at = counts.get(name, 0)
@@ -313,7 +354,9 @@ class RowWriter:
         self._watch.rows(untold)
 
     def write_checkpoint(self, checkpoint: Checkpoint) -> int:
-        """Write, if there is a folder, where the run can continue after the rows so far; return the bytes of that."""
+        """Write, if there is a folder, where the run can continue after the rows so far; return the
+        bytes of that.
+        """
         if self.folder:
             begun = time.monotonic()
             self._bytes = self.folder.write_checkpoint(checkpoint)
@@ -329,8 +372,14 @@ class RowWriter:
         return self._seconds
 
     def with_writing(self, taken: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what checkpoints cost in all, given what it cost to take them in another process."""
-        return {**taken, "seconds": taken["seconds"] + round(self._seconds, 6), "bytes": self._bytes}
+        """Return what checkpoints cost in all, given what it cost to take them in another
+        process.
+        """
+        return {
+            **taken,
+            "seconds": taken["seconds"] + round(self._seconds, 6),
+            "bytes": self._bytes,
+        }
 
     def all(self) -> Rows:
         """Return every row so far."""
@@ -358,7 +407,9 @@ class RunFinalizer:
         spent: Spent | None,
         facts: Mapping[str, Any] = MappingProxyType({}),
     ) -> Run:
-        """Close a run that ended by a budget or was stopped by the user; facts: more for summary.json."""
+        """Close a run that ended by a budget or was stopped by the user; facts: more for
+        summary.json.
+        """
         self._watch.last_status(status)
         spent = self._whole(spent, status, facts)
         ends = [
@@ -370,8 +421,8 @@ class RunFinalizer:
         if folder:
             if not folder.holds(self._released(facts)):
                 raise StoppedEarly(
-                    f"{folder.path}: stopped before it had made again all releases of its ledger; continue with: "
-                    f"raydpzv resume {folder.path}"
+                    f"{folder.path}: stopped before it had made again all releases of its ledger; "
+                    f"continue with: raydpzv resume {folder.path}"
                 )
             write_models(folder.path, models)
         stopped = reason == USER
@@ -399,7 +450,9 @@ class RunFinalizer:
         if self._writer.folder and not self._writer.folder.holds(self._released(facts)):
             return
         interrupted = isinstance(error, KeyboardInterrupt)
-        outcome = Outcome(*(("stopped", USER) if interrupted else ("failed", text)), type(error).__name__)
+        outcome = Outcome(
+            *(("stopped", USER) if interrupted else ("failed", text)), type(error).__name__
+        )
         self._summary(outcome, status, self._whole(spent, status, facts), {}, facts)
 
     def failing(self, status: Status) -> AbstractContextManager[None]:
@@ -407,7 +460,9 @@ class RunFinalizer:
         return self._failing(status, None, {})
 
     @contextmanager
-    def _failing(self, status: Status, spent: Spent | None, facts: Mapping[str, Any]) -> Iterator[None]:
+    def _failing(
+        self, status: Status, spent: Spent | None, facts: Mapping[str, Any]
+    ) -> Iterator[None]:
         try:
             yield
         except BaseException as error:
@@ -415,7 +470,9 @@ class RunFinalizer:
             raise
 
     def _whole(self, spent: Spent | None, status: Status, facts: Mapping[str, Any]) -> Spent | None:
-        """Return the account; None if the ledger may hold releases that a resumed run has not made again yet."""
+        """Return the account; None if the ledger may hold releases that a resumed run has not made
+        again yet.
+        """
         if not self._experiment.releases_again:
             return spent
         return spent if "ledger" in facts and status.updates >= facts["ledger"]["updates"] else None
@@ -460,7 +517,9 @@ def _rows(**given: list[dict[str, Any]]) -> Rows:
 
 
 def _pairs(experiment: Prepared) -> list[dict[str, Any]]:
-    """Rows that say how many records each user has in each silo; none of a run that protects no users."""
+    """Rows that say how many records each user has in each silo; none of a run that protects no
+    users.
+    """
     parts = experiment.user_parts
     if parts is None:
         return []

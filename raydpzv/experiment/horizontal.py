@@ -70,7 +70,8 @@ _MOST_BYTES = 16 * 2**30
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Features [N, ...] and `Table.targets` of the test rows and, after them, those of `validated` validation rows.
+    """Features [N, ...] and `Table.targets` of the test rows and, after them, those of `validated`
+    validation rows.
 
     Arrays or tensors, as the objective that scores them wants them.
     """
@@ -81,15 +82,18 @@ class HeldOut:
 
     def scored(self, score: Callable[[Any, Any], Metrics]) -> Metrics:
         """Return what `score` finds on each part."""
-        return score_parts(lambda part: score(self.x[part], self.y[part]), len(self.y), self.validated)
+        return score_parts(
+            lambda part: score(self.x[part], self.y[part]), len(self.y), self.validated
+        )
 
 
 @dataclass(frozen=True)
 class PreparedHorizontal(Prepared):
     """A horizontal scenario with its data loaded and shared out.
 
-    privacy: of methods that release sums over users; lost: releases of a run that was broken off, of which its record
-    says nothing; recorded: updates in the ledger of a run that resumes, where none may be released a second time.
+    privacy: of methods that release sums over users; lost: releases of a run that was broken off,
+    of which its record says nothing; recorded: updates in the ledger of a run that resumes, where
+    none may be released a second time.
     """
 
     spec: HorizontalScenario
@@ -116,16 +120,23 @@ class PreparedHorizontal(Prepared):
         numbers = rows["numbers"]
         found = {"updates": updates, "staleness": lag_summary(rows["sync"], rows["service"])}
         if numbers.num_rows:
-            found["vector_length"] = float(metrics.vector_length(numbers, self.spec.split.clients)[1][-1])
+            found["vector_length"] = float(
+                metrics.vector_length(numbers, self.spec.split.clients)[1][-1]
+            )
         return found | self._user_facts(rows)
 
     def _user_facts(self, rows: Rows) -> dict[str, Any]:
         """Return how users were protected, of methods that do; {} of others.
 
-        sensitivity: how far one user (add or remove) moves what is released, on the scale on which its noise is σC.
+        sensitivity: how far one user (add or remove) moves what is released, on the scale on which
+        its noise is σC.
         took_part: silos in the attempts at rounds, least and mean; attempts: how many there were.
         """
-        parts, plan, setting = self.user_parts, self.spec.descriptor.users(self.spec.method), self.setting
+        parts, plan, setting = (
+            self.user_parts,
+            self.spec.descriptor.users(self.spec.method),
+            self.setting,
+        )
         if parts is None or plan is None:
             return {}
         from raydpzv.arrow_columns import array  # Arrow, which clients do without
@@ -188,13 +199,21 @@ class PreparedHorizontal(Prepared):
 
     @property
     def drifts(self) -> bool:
-        """Whether those models leave the ledger's, so that checkpoints keep them: nobody could rebuild them."""
+        """Whether those models leave the ledger's, so that checkpoints keep them: nobody could
+        rebuild them.
+        """
         return self.spec.descriptor.drifts(self.spec.method)
 
     @property
     def pinned(self) -> bool:
-        """Whether a client's work stays with one process, which keeps the client's own model, keys or rows."""
-        return self.separate or self.spec.descriptor.own_keys(self.spec.method) or self.user_parts is not None
+        """Whether a client's work stays with one process, which keeps the client's own model, keys
+        or rows.
+        """
+        return (
+            self.separate
+            or self.spec.descriptor.own_keys(self.spec.method)
+            or self.user_parts is not None
+        )
 
     @property
     def measured(self) -> bool:
@@ -207,10 +226,11 @@ class PreparedHorizontal(Prepared):
         return self.parts if protects and isinstance(self.parts, UserParts) else None
 
     def for_server(self) -> PreparedHorizontal:
-        """Return what the server's process gets: of a method that protects users, nothing that is in the silos.
+        """Return what the server's process gets: of a method that protects users, nothing that is
+        in the silos.
 
-        In place of their rows and of who has how many is one row of the held-out ones for each silo, with which
-        first calls compile.
+        In place of their rows and of who has how many is one row of the held-out ones for each
+        silo, with which first calls compile.
         """
         if self.user_parts is None or not isinstance(self.split, Split):
             return self
@@ -222,11 +242,12 @@ class PreparedHorizontal(Prepared):
         )
 
     def for_host(self, host: int, hosts: int) -> PreparedHorizontal:
-        """Return what a host's process gets: of a method that protects users, its own silos' rows and no others.
+        """Return what a host's process gets: of a method that protects users, its own silos' rows
+        and no others.
 
-        Its silos are those m with m mod `hosts` = `host`, of at most as many hosts as silos. The others' numbers of
-        records stay where a user's weight or its used records depend on them; elsewhere they have one record of every
-        user. A row of its own stands for all of theirs.
+        Its silos are those m with m mod `hosts` = `host`, of at most as many hosts as silos. The
+        others' numbers of records stay where a user's weight or its used records depend on them;
+        elsewhere they have one record of every user. A row of its own stands for all of theirs.
         """
         parts = self.user_parts
         if parts is None or not isinstance(self.split, Split):
@@ -269,7 +290,9 @@ class PreparedHorizontal(Prepared):
         return found
 
     def privacy_filter(self) -> PrivacyFilter:
-        return privacy_filter(self.setting, self.spec.budget.epsilon, lost=self.lost, sample=self._sample())
+        return privacy_filter(
+            self.setting, self.spec.budget.epsilon, lost=self.lost, sample=self._sample()
+        )
 
     def _sample(self) -> Callable[[int], np.ndarray] | None:
         """Who is drawn for a round, of methods whose silos do not know it."""
@@ -314,7 +337,9 @@ class PreparedHorizontal(Prepared):
         if self.engine == "compiled":
             network = self.plan.dense()
             assert network is not None  # the engine was chosen by this
-            return CompiledObjective(network, self._reader(device), self.spec.evaluate.metrics or "")
+            return CompiledObjective(
+                network, self._reader(device), self.spec.evaluate.metrics or ""
+            )
         from raydpzv.engine.torch_objective import TorchObjective  # loads torch
 
         metrics = self.spec.evaluate.metrics or ""
@@ -336,7 +361,9 @@ class PreparedHorizontal(Prepared):
         x, y = self.split.held_out
         if self.engine == "compiled":
             return HeldOut(x, y, self.split.validated)
-        return HeldOut(shared_tensor(x).to(device), shared_tensor(y).to(device), self.split.validated)
+        return HeldOut(
+            shared_tensor(x).to(device), shared_tensor(y).to(device), self.split.validated
+        )
 
     def client_group(self, updates: UpdateSource | None = None, device: str = "cpu") -> ClientGroup:
         """Return clients; updates: where those that follow a ledger find it."""
@@ -365,9 +392,11 @@ class PreparedHorizontal(Prepared):
 
 
 def prepare_horizontal(spec: HorizontalScenario, secret: int | None = None) -> PreparedHorizontal:
-    """Load the data, share out its rows, and see whether the model fits. Raises SpecError and DataError.
+    """Load the data, share out its rows, and see whether the model fits. Raises SpecError and
+    DataError.
 
-    secret: of the coins of a run that began before; None: a new one, if the scenario wants its coins from the system.
+    secret: of the coins of a run that began before; None: a new one, if the scenario wants its
+    coins from the system.
     """
     split, parts = shared_rows(spec.data, spec.split, spec.users, Key(spec.seed), spec.goal)
     privacy = user_privacy(spec, parts, secret)
@@ -377,7 +406,9 @@ def prepare_horizontal(spec: HorizontalScenario, secret: int | None = None) -> P
 
 
 def _with_engine(found: PreparedHorizontal) -> PreparedHorizontal:
-    """Return the same with the engine that runs it, which is recorded: another version may choose otherwise."""
+    """Return the same with the engine that runs it, which is recorded: another version may choose
+    otherwise.
+    """
     model = found.spec.model
     engine = choose(
         model.engine,
@@ -397,8 +428,10 @@ def _check(found: PreparedHorizontal) -> None:
         require_installed()
     if DATA_SOURCES[spec.data.source].tokens and not is_foreign(spec.model.kind):
         raise SpecError(
-            f'model.kind: "{spec.model.kind}" takes numbers, but the rows of data.source = "{spec.data.source}" are '
-            "token ids, whose size means nothing; use your own model, a vertical method with model.bottom = "
+            f'model.kind: "{spec.model.kind}" takes numbers, but the rows of data.source = '
+            f'"{spec.data.source}" are '
+            "token ids, whose size means nothing; use your own model, a vertical method with "
+            "model.bottom = "
             '"transformer", or another source'
         )
     _check_outputs(spec, found.split.train.width)
@@ -409,13 +442,15 @@ def _check(found: PreparedHorizontal) -> None:
         need = 4 * size * spec.split.clients * (1 + found.plan.vectors)
         if need > _MOST_BYTES:
             raise SpecError(
-                f'method.replicas: "per_client" needs {need / 2**30:.1f} GiB ({spec.split.clients} clients with '
-                f'{size:,} parameters each); use "shared", which has the same bits'
+                f'method.replicas: "per_client" needs {need / 2**30:.1f} GiB ({spec.split.clients} '
+                f'clients with {size:,} parameters each); use "shared", which has the same bits'
             )
 
 
 def _checked_size(found: PreparedHorizontal) -> int:
-    """Return how many trained parameters the model has. Raises SpecError for a model that the scenario cannot train."""
+    """Return how many trained parameters the model has. Raises SpecError for a model that the
+    scenario cannot train.
+    """
     spec = found.spec
     if network := found.plan.dense():
         refuse_options(spec.model.options, "options", spec.model.kind)
@@ -427,7 +462,10 @@ def _checked_size(found: PreparedHorizontal) -> int:
 
         model = found.plan.model()
         check_model(
-            model, found.split.test.x[: checked_records(spec.method)], found.plan.outputs, "the model"
+            model,
+            found.split.test.x[: checked_records(spec.method)],
+            found.plan.outputs,
+            "the model",
         )
         module = model.module
     else:
@@ -440,7 +478,9 @@ def _checked_size(found: PreparedHorizontal) -> int:
 
 
 def _check_outputs(spec: HorizontalScenario, width: int) -> None:
-    """Refuse a number of scores that the loss does not go with. width: classes, or numbers for labels."""
+    """Refuse a number of scores that the loss does not go with. width: classes, or numbers for
+    labels.
+    """
     asked = spec.model.outputs
     if asked is None or is_foreign(spec.loss):
         return
@@ -454,15 +494,22 @@ def _check_outputs(spec: HorizontalScenario, width: int) -> None:
             if loss.labels == "times"
             else f'with model.loss = "{spec.loss}"'
         )
-        raise SpecError(f"model.outputs: wanted {loss.outputs or width}, {what}, got {asked}; leave it out")
+        raise SpecError(
+            f"model.outputs: wanted {loss.outputs or width}, {what}, got {asked}; leave it out"
+        )
 
 
 def _check_layers(kind: str, module: torch.nn.Module) -> None:
-    """Refuse layers that let one user's records move another's, or that make of a loss no function of the model."""
+    """Refuse layers that let one user's records move another's, or that make of a loss no function
+    of the model.
+    """
     for name, layer in module.named_modules():
-        if isinstance(layer, torch.nn.modules.batchnorm._BatchNorm | torch.nn.modules.dropout._DropoutNd):
+        if isinstance(
+            layer, torch.nn.modules.batchnorm._BatchNorm | torch.nn.modules.dropout._DropoutNd
+        ):
             raise SpecError(
-                f'model.kind: "{kind}" has {type(layer).__name__} ({name}), so that what is computed for a user is no '
-                "function of the model and the user's records alone; use a model without batch normalisation and "
-                "dropout, such as one with GroupNorm"
+                f'model.kind: "{kind}" has {type(layer).__name__} ({name}), so that what is '
+                "computed for a user is no "
+                "function of the model and the user's records alone; use a model without batch "
+                "normalisation and dropout, such as one with GroupNorm"
             )

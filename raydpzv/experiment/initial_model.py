@@ -47,9 +47,15 @@ RESUMED = "resumed"
 
 def check_size(model: DenseNetwork | torch.nn.Module, what: str) -> None:
     """Refuse a model that no machine will hold."""
-    size = model.size if isinstance(model, DenseNetwork) else sum(p.numel() for p in model.parameters())
+    size = (
+        model.size
+        if isinstance(model, DenseNetwork)
+        else sum(p.numel() for p in model.parameters())
+    )
     if size > _MOST_PARAMETERS:
-        raise SpecError(f"model: {what} would have {size:,} parameters; the limit is {_MOST_PARAMETERS:,}")
+        raise SpecError(
+            f"model: {what} would have {size:,} parameters; the limit is {_MOST_PARAMETERS:,}"
+        )
 
 
 def parameter_names(model: DenseNetwork | torch.nn.Module) -> list[str]:
@@ -74,11 +80,17 @@ def checked_records(method: Any) -> int:
 def refuse_options(options: Mapping[str, Any] | None, setting: str, name: str) -> None:
     """Refuse options of a model that is not the user's own. Raises SpecError."""
     if options:
-        raise SpecError(f'model.{setting}: "{name}" is no model of your own and takes none; leave them out')
+        raise SpecError(
+            f'model.{setting}: "{name}" is no model of your own and takes none; leave them out'
+        )
 
 
-def adapted(module: torch.nn.Module, lora: LoraSection | None, name: str, title: str) -> torch.nn.Module:
-    """Return a module with the adapters of `model.lora`, if it is the user's own; name: of the model."""
+def adapted(
+    module: torch.nn.Module, lora: LoraSection | None, name: str, title: str
+) -> torch.nn.Module:
+    """Return a module with the adapters of `model.lora`, if it is the user's own; name: of the
+    model.
+    """
     if lora is None or not is_foreign(name):
         return module
     from raydpzv.models.lora import LoraModel  # defines torch modules, and so loads torch
@@ -89,7 +101,9 @@ def adapted(module: torch.nn.Module, lora: LoraSection | None, name: str, title:
 def base_sha256(
     lora: LoraSection | None, models: Iterable[str], make: Callable[[str], FlatModel]
 ) -> dict[str, Any]:
-    """Return what environment.json says of the layers that adapters leave as they are: a digest by model."""
+    """Return what environment.json says of the layers that adapters leave as they are: a digest by
+    model.
+    """
     if lora is None:
         return {}
     from raydpzv.models.own_model import constants_sha256  # loads torch
@@ -97,9 +111,15 @@ def base_sha256(
     return {BASE: {name: constants_sha256(make(name)) for name in models}}
 
 
-def bottom_model(spec: VerticalScenario, client: int, shape: Sequence[int], device: str = "cpu") -> FlatModel:
-    """Return a client's bottom model with its parameters before the first update; shape: of one record's features."""
-    model = FlatModel(lambda: bottom_module(spec, client, shape), Key(spec.seed) / "client" / client, device)
+def bottom_model(
+    spec: VerticalScenario, client: int, shape: Sequence[int], device: str = "cpu"
+) -> FlatModel:
+    """Return a client's bottom model with its parameters before the first update; shape: of one
+    record's features.
+    """
+    model = FlatModel(
+        lambda: bottom_module(spec, client, shape), Key(spec.seed) / "client" / client, device
+    )
     if spec.model.initial == "zero_last":
         model.zero_last()
     if spec.model.initial == "orthogonal_last":
@@ -125,7 +145,11 @@ def _bottom_module(spec: VerticalScenario, client: int, shape: Sequence[int]) ->
     name = model.bottom_of(client)
     if is_foreign(name):
         own: OwnModel = BOTTOMS[name]
-        offered = {"shape": tuple(shape), "embedding": model.embedding, "client": client} | _vocabulary(data)
+        offered = {
+            "shape": tuple(shape),
+            "embedding": model.embedding,
+            "client": client,
+        } | _vocabulary(data)
         return own(with_folder(model.options, model.folder, spec.sent_files), offered)
     vocabulary = data.vocabulary if DATA_SOURCES[data.source].tokens else None
     return bottom(name, tuple(shape), model.hidden, model.embedding, vocabulary)
@@ -136,37 +160,52 @@ def _vocabulary(data: DataSection) -> dict[str, int]:
     return {"vocabulary": data.vocabulary} if DATA_SOURCES[data.source].tokens else {}
 
 
-def bottom_network(spec: VerticalScenario, client: int, shape: Sequence[int]) -> DenseNetwork | None:
-    """Return a client's bottom network if it is one of dense layers, else None; shape: of one record's features."""
+def bottom_network(
+    spec: VerticalScenario, client: int, shape: Sequence[int]
+) -> DenseNetwork | None:
+    """Return a client's bottom network if it is one of dense layers, else None; shape: of one
+    record's features.
+    """
     model = spec.model
     if DATA_SOURCES[spec.data.source].tokens or model.weights_of(client, spec.party_names):
         return None  # torch alone reads weights
-    return dense_bottom(model.bottom_of(client), shape, model.hidden, model.embedding, model.initial)
+    return dense_bottom(
+        model.bottom_of(client), shape, model.hidden, model.embedding, model.initial
+    )
 
 
 @dataclass(frozen=True)
 class FirstModel:
-    """A user's model before the first update, as a run keeps it: parameters float32 [d], their names and shapes."""
+    """A user's model before the first update, as a run keeps it: parameters float32 [d], their
+    names and shapes.
+    """
 
     flat: np.ndarray
     shapes: Shapes
 
     @classmethod
-    def recorded(cls, vectors: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> dict[str, FirstModel]:
-        """Return those of a recorded run by their names, {} where their file is missing. Raises DataError."""
+    def recorded(
+        cls, vectors: Mapping[str, np.ndarray], facts: Mapping[str, Any]
+    ) -> dict[str, FirstModel]:
+        """Return those of a recorded run by their names, {} where their file is missing. Raises
+        DataError.
+        """
         layouts = facts.get("layouts", {})
         if layouts and not vectors:
             warnings.warn(
-                "initial.npz is missing: your models are built again, and must have the digests in the ledger's header",
+                "initial.npz is missing: your models are built again, and must have the digests in "
+                "the ledger's header",
                 RuntimeWarning,
                 stacklevel=2,
             )
             return {}
         found = {name: cls(vectors[name], _read_shapes(layouts, name)) for name in vectors}
-        if found.keys() != dict(layouts).keys() or any(m.flat.size != m.size for m in found.values()):
+        if found.keys() != dict(layouts).keys() or any(
+            m.flat.size != m.size for m in found.values()
+        ):
             raise DataError(
-                "environment.json, initial.npz: do not hold the same models; restore both from a copy, or run it "
-                "again"
+                "environment.json, initial.npz: do not hold the same models; restore both from a "
+                "copy, or run it again"
             )
         return found
 
@@ -176,9 +215,13 @@ class FirstModel:
         return sum(math.prod(shape) for _, shape in self.shapes)
 
     def identity(self, rule: Rule) -> Model:
-        """Return what a ledger's header says of it; of its tensors only where the rule depends on them."""
+        """Return what a ledger's header says of it; of its tensors only where the rule depends on
+        them.
+        """
         own = factors(rule.groups, self.shapes) if rule.shaped else []
-        tensors = [(*of, group.lr, group.smoothing) for of, group in zip(self.shapes, own, strict=False)]
+        tensors = [
+            (*of, group.lr, group.smoothing) for of, group in zip(self.shapes, own, strict=False)
+        ]
         return Model(self.flat.size, layout_of(self.shapes), sha256(self.flat), tuple(tensors))
 
 
@@ -197,7 +240,8 @@ def layouts(first: Mapping[str, FirstModel]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class BottomPlan:
-    """The clients' models of a method with a ledger. shapes: of one record's features, client by client.
+    """The clients' models of a method with a ledger. shapes: of one record's features, client by
+    client.
 
     first: models of a recorded run that only their user can make again, by name.
     """
@@ -210,14 +254,17 @@ class BottomPlan:
     def of(
         cls, spec: VerticalScenario, facts: Mapping[str, Any], vectors: Mapping[str, np.ndarray]
     ) -> BottomPlan:
-        """Return the plan of a recorded run, from what its environment.json and initial.npz say. Raises DataError."""
+        """Return the plan of a recorded run, from what its environment.json and initial.npz say.
+        Raises DataError.
+        """
         try:
             shapes = tuple(tuple(int(n) for n in shape) for shape in facts["input_shapes"])
         except (KeyError, TypeError, ValueError):
             shapes = ()
         if len(shapes) != spec.split.clients:
             raise DataError(
-                "environment.json: does not say what each client's model takes in (input_shapes); it is damaged"
+                "environment.json: does not say what each client's model takes in (input_shapes); "
+                "it is damaged"
             )
         return cls(spec, shapes, FirstModel.recorded(vectors, facts))
 
@@ -225,7 +272,9 @@ class BottomPlan:
         """Return the models that only their user can make again."""
         model, names = self.spec.model, self.spec.party_names
         own = [
-            m for m in range(len(self.shapes)) if is_foreign(model.bottom_of(m)) or model.weights_of(m, names)
+            m
+            for m in range(len(self.shapes))
+            if is_foreign(model.bottom_of(m)) or model.weights_of(m, names)
         ]
         return {f"client {m}": _first(self.model(m)) for m in own}
 
@@ -239,11 +288,15 @@ class BottomPlan:
 
     def header(self) -> Header:
         """Return what identifies this run's ledger: one model per client."""
-        models = {f"client {m}": self.first_model(m).identity(self._rule) for m in range(len(self.shapes))}
+        models = {
+            f"client {m}": self.first_model(m).identity(self._rule) for m in range(len(self.shapes))
+        }
         return Header(models, self._rule.law, self._rule.momentum)
 
     def replica(self, client: int) -> Replica:
-        """Return a client's model before the first update, ready to follow the client's part of the ledger."""
+        """Return a client's model before the first update, ready to follow the client's part of the
+        ledger.
+        """
         first = self.first_model(client)
         return Replica(first.flat.copy(), self._rule.on(first.shapes), party=client)
 
@@ -257,7 +310,9 @@ class BottomPlan:
         return FirstModel(network.initial(Key(self.spec.seed) / "client" / client), network.shapes)
 
     def tail(self) -> int | None:
-        """Return after which update of the ledger models go into the mean that is shown; None: the newest is shown."""
+        """Return after which update of the ledger models go into the mean that is shown; None: the
+        newest is shown.
+        """
         rule = self.updates
         return tail_begin(rule.average, self.spec.budget.updates, rule.gathered)
 
@@ -279,7 +334,9 @@ def _first(model: FlatModel) -> FirstModel:
 
 @dataclass(frozen=True)
 class ModelPlan:
-    """shape: of one record's features; classes: that labels have, or how many numbers; first: see `BottomPlan`."""
+    """shape: of one record's features; classes: that labels have, or how many numbers; first: see
+    `BottomPlan`.
+    """
 
     spec: HorizontalScenario
     shape: tuple[int, ...]
@@ -290,7 +347,9 @@ class ModelPlan:
     def of(
         cls, spec: HorizontalScenario, facts: Mapping[str, Any], vectors: Mapping[str, np.ndarray]
     ) -> ModelPlan:
-        """Return the plan of a recorded run, from what its environment.json and initial.npz say. Raises DataError."""
+        """Return the plan of a recorded run, from what its environment.json and initial.npz say.
+        Raises DataError.
+        """
         try:
             shape, classes = tuple(int(n) for n in facts["input_shape"]), int(facts["classes"])
             if min(shape, default=0) < 1 or classes < 1:
@@ -298,7 +357,8 @@ class ModelPlan:
             return cls(spec, shape, classes, FirstModel.recorded(vectors, facts))
         except (KeyError, TypeError, ValueError):
             raise DataError(
-                "environment.json: does not say what the run's model takes in (input_shape, classes); it is damaged"
+                "environment.json: does not say what the run's model takes in (input_shape, "
+                "classes); it is damaged"
             ) from None
 
     def own_models(self) -> dict[str, FirstModel]:
@@ -313,7 +373,9 @@ class ModelPlan:
     def module(self) -> torch.nn.Module:
         """Return the network."""
         model, files = self.spec.model, self.spec.sent_files
-        module = with_weights(self._module(), model.weights, model.partial_weights, "the model", files)
+        module = with_weights(
+            self._module(), model.weights, model.partial_weights, "the model", files
+        )
         return adapted(module, model.lora, model.kind, "the model")
 
     def _module(self) -> torch.nn.Module:
@@ -329,7 +391,9 @@ class ModelPlan:
         return whole(model.kind, self.shape, model.hidden, self.outputs)
 
     def dense(self) -> DenseNetwork | None:
-        """Return the network if compiled kernels know its layers and its loss, cross-entropy; else None."""
+        """Return the network if compiled kernels know its layers and its loss, cross-entropy; else
+        None.
+        """
         model = self.spec.model
         if self.spec.loss != "cross_entropy" or model.weights:  # torch alone reads weights
             return None
@@ -340,7 +404,9 @@ class ModelPlan:
         return FlatModel(self.module, self._key, device)
 
     def initial(self, device: str = "cpu") -> Vector:
-        """Return the parameters before the first update, of the engine's kind: the same bits under either."""
+        """Return the parameters before the first update, of the engine's kind: the same bits under
+        either.
+        """
         if MODEL in self.first:
             return torch.tensor(self.first[MODEL].flat, device=device)
         network = self._compiled()
@@ -377,7 +443,8 @@ class ModelPlan:
     def replica(self, device: str = "cpu", *, follows_secret: bool = True) -> Replica:
         """Return the model before the first update, ready to follow a ledger.
 
-        follows_secret: as a client does, who knows the seeds' secret shift if there is one; False: as the server.
+        follows_secret: as a client does, who knows the seeds' secret shift if there is one; False:
+        as the server.
         """
         updates = self._seeded()
         shift = updates.secret_seeds and follows_secret

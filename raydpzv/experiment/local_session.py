@@ -1,4 +1,6 @@
-"""One run in this process, from the first order to the summary: a loop in virtual time, else a thread per client."""
+"""One run in this process, from the first order to the summary: a loop in virtual time, else a
+thread per client.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,12 @@ class LocalSession:
         finalizer: RunFinalizer,
         options: RunOptions,
     ) -> None:
-        self._spec, self._writer, self._finalizer, self._options = prepared.spec, writer, finalizer, options
+        self._spec, self._writer, self._finalizer, self._options = (
+            prepared.spec,
+            writer,
+            finalizer,
+            options,
+        )
         folder = writer.folder
         make: PartiesMaker = LOCAL_PARTIES[self._spec.kind]
         checkpoint = folder.checkpoint() if folder else None
@@ -48,7 +55,9 @@ class LocalSession:
         return self._core.status()
 
     def run(self) -> Run:
-        """Run, and write what there is however the run ends, unless its checkpoint contradicts the ledger."""
+        """Run, and write what there is however the run ends, unless its checkpoint contradicts the
+        ledger.
+        """
         core = self._core
         try:
             (self._virtual if self._spec.clock.kind == "virtual" else self._wall)()
@@ -113,7 +122,9 @@ class LocalSession:
 
 @contextmanager
 def open_ledger(prepared: Prepared, folder: RunWriter | None) -> Iterator[Ledger | None]:
-    """Give the ledger of a run in this process, new or with all that it has; None for methods without one."""
+    """Give the ledger of a run in this process, new or with all that it has; None for methods
+    without one.
+    """
     header = prepared.ledger_header()
     if header is None:
         yield None
@@ -146,7 +157,9 @@ def one_thread(engine: str) -> Iterator[None]:
 
 @contextmanager
 def frozen_heap() -> Iterator[None]:
-    """Keep what is there already out of garbage collections: walking it once takes as long as hundreds of updates."""
+    """Keep what is there already out of garbage collections: walking it once takes as long as
+    hundreds of updates.
+    """
     gc.freeze()
     try:
         yield

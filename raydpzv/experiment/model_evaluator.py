@@ -27,10 +27,16 @@ class ModelEvaluator(Protocol):
 
 
 class ReplicaEvaluator:
-    """Looks at the replica of clients in this process, after the work they have taken at earlier models."""
+    """Looks at the replica of clients in this process, after the work they have taken at earlier
+    models.
+    """
 
     def __init__(
-        self, prepared: PreparedHorizontal, client_group: LedgerGroup, host: GroupExecutor, device: str
+        self,
+        prepared: PreparedHorizontal,
+        client_group: LedgerGroup,
+        host: GroupExecutor,
+        device: str,
     ) -> None:
         self._client_group, self._host = client_group, host
         self._held_out = prepared.held_out(device)
@@ -45,7 +51,9 @@ class ReplicaEvaluator:
 
 
 class WeightsEvaluator:
-    """Looks at the weights that the server sends; they are the newest, whatever version is asked for."""
+    """Looks at the weights that the server sends; they are the newest, whatever version is asked
+    for.
+    """
 
     def __init__(self, prepared: PreparedHorizontal, server: WeightsServer, device: str) -> None:
         self._server = server
@@ -61,7 +69,9 @@ class WeightsEvaluator:
 
 
 class SnapshotWriter:
-    """Keeps the model beside the ledger every so many updates, so that a rebuild need not begin at the start."""
+    """Keeps the model beside the ledger every so many updates, so that a rebuild need not begin at
+    the start.
+    """
 
     def __init__(self, ledger: Ledger | None, every: int | None, view: ModelEvaluator) -> None:
         self._ledger, self._every, self._view = ledger, every, view
@@ -69,7 +79,11 @@ class SnapshotWriter:
 
     def look(self, version: int) -> None:
         """Keep the model at `version` if it is time."""
-        if self._ledger is None or self._every is None or version // self._every == self._kept // self._every:
+        if (
+            self._ledger is None
+            or self._every is None
+            or version // self._every == self._kept // self._every
+        ):
             return
         self._ledger.save_snapshot(MODEL, version, {"state": self._view.state(version)})
         self._kept = version
@@ -78,13 +92,17 @@ class SnapshotWriter:
 _FIRST_RESUMED = 256
 """Updates before the first of them: to replay fewer takes no time."""
 _GROWTH = 5 / 4
-"""By how much the updates have grown from one to the next: of those of a killed run a tenth is replayed in the mean."""
+"""By how much the updates have grown from one to the next: of those of a killed run a tenth is
+replayed in the mean.
+"""
 
 
 class ResumePoint:
-    """Keeps the newest model beside the ledger as long as a run is at work: resuming replays what came after it alone.
+    """Keeps the newest model beside the ledger as long as a run is at work: resuming replays what
+    came after it alone.
 
-    It has the bits of a replay from the start, and the checkpoint does without: it grows with the model.
+    It has the bits of a replay from the start, and the checkpoint does without: it grows with the
+    model.
     """
 
     def __init__(self, ledger: Ledger | None, view: ModelEvaluator) -> None:
@@ -99,7 +117,9 @@ class ResumePoint:
         self._next, self._last = found[0] * _GROWTH, found[0]
 
     def look(self, version: int) -> None:
-        """Keep the model at `version` if it is time, and the one before, which the last checkpoint may need."""
+        """Keep the model at `version` if it is time, and the one before, which the last checkpoint
+        may need.
+        """
         if self._ledger is None or version < self._next:
             return
         self._ledger.save_snapshot(RESUMED, version, {"state": self._view.state(version)})

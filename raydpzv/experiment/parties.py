@@ -1,6 +1,8 @@
-"""What each vertical party needs to come into being, wherever that is: plain data that can be sent to an actor.
+"""What each vertical party needs to come into being, wherever that is: plain data that can be sent
+to an actor.
 
-A client's factory holds its own features and nothing of the others; the server's holds the labels and no features.
+A client's factory holds its own features and nothing of the others; the server's holds the labels
+and no features.
 """
 
 from __future__ import annotations
@@ -53,7 +55,8 @@ if TYPE_CHECKING:  # loads torch
 
 @dataclass(frozen=True)
 class ClientFactory:
-    """One client: number, features [D, ...] and [N, ...], scenario, noise on what it sends, the key of its batches.
+    """One client: number, features [D, ...] and [N, ...], scenario, noise on what it sends, the key
+    of its batches.
 
     Held-out rows are the test rows and, after them, the validation rows.
     """
@@ -66,7 +69,9 @@ class ClientFactory:
     coins: Key = field(repr=False)
 
     def check(self) -> DenseNetwork | torch.nn.Module:
-        """Return the bottom model without parameters. Raises SpecError if it does not fit this client's features."""
+        """Return the bottom model without parameters. Raises SpecError if it does not fit this
+        client's features.
+        """
         spec, shape = self.spec, self.x_train.shape[1:]
         title = f"the bottom model of {label(self.client, spec.party_names)}"
         names = [spec.model.bottom_of(client) for client in range(spec.split.clients)]
@@ -75,7 +80,9 @@ class ClientFactory:
         model: DenseNetwork | torch.nn.Module | None = self.dense()
         if is_foreign(names[self.client]) and not shapes_alone():
             own = bottom_model(spec, self.client, shape)
-            _check_own(own, self.x_train[: checked_records(spec.method)], spec.model.embedding, title)
+            _check_own(
+                own, self.x_train[: checked_records(spec.method)], spec.model.embedding, title
+            )
             model = own.module
         elif model is None:
             model = shapes(lambda: bottom_module(spec, self.client, shape))
@@ -100,7 +107,9 @@ class ClientFactory:
             if self.spec.model.engine == "compiled":
                 key = Key(self.spec.seed) / "client" / self.client
                 return CompiledBottom(self.network(), self.x_train, self.x_held_out, training, key)
-            from raydpzv.engine.torch_engine import TorchBottom  # defines torch modules, and so loads torch
+            from raydpzv.engine.torch_engine import (
+                TorchBottom,
+            )  # defines torch modules, and so loads torch
 
             return TorchBottom(
                 bottom_model(self.spec, self.client, self.x_train.shape[1:], device),
@@ -110,7 +119,12 @@ class ClientFactory:
             )
 
         parts = ClientParts(
-            *(self.client, bottom, len(self.x_train), Key(self.spec.seed), self.noise, self.coins),
+            self.client,
+            bottom,
+            len(self.x_train),
+            Key(self.spec.seed),
+            self.noise,
+            self.coins,
             self.spec.budget.updates,
         )
         return self.spec.descriptor.client(parts, self.spec.method)
@@ -120,7 +134,8 @@ class ClientFactory:
 class ServerFactory:
     """The server: labels [D] and [N], scenario, noise on what it releases, the key of batches.
 
-    classes: that labels have; where labels are numbers, [D, T] and [N, T], how many of them a record has.
+    classes: that labels have; where labels are numbers, [D, T] and [N, T], how many of them a
+    record has.
     validated: how many of the held-out rows, the last ones, are for validation.
     """
 
@@ -138,17 +153,24 @@ class ServerFactory:
         return self.spec.scores(self.classes)
 
     def check(self) -> None:
-        """Raise SpecError if the head does not fit or is larger than any machine holds; builds no parameters."""
+        """Raise SpecError if the head does not fit or is larger than any machine holds; builds no
+        parameters.
+        """
         model = self.spec.model
         if model.head == "sum" and model.embedding != self.outputs:
-            of = "the number of classes" if self.outputs == self.classes > 1 else "a record's scores"
+            of = (
+                "the number of classes" if self.outputs == self.classes > 1 else "a record's scores"
+            )
             raise SpecError(
-                f'model.embedding: wanted {self.outputs}, {of}, with head = "sum", got {model.embedding}'
+                f'model.embedding: wanted {self.outputs}, {of}, with head = "sum", got '
+                f"{model.embedding}"
             )
         if is_foreign(model.head) and not shapes_alone():
             widths = self.spec.split.clients, model.embedding
             many = checked_records(self.spec.method)
-            records = np.linspace(-1, 1, many * math.prod(widths), dtype=np.float32).reshape(many, -1)
+            records = np.linspace(-1, 1, many * math.prod(widths), dtype=np.float32).reshape(
+                many, -1
+            )
             own = FlatModel(self.head, Key(self.spec.seed) / "server")
             _check_own(own, records, self.outputs, "the head")
             return check_size(own.module, "the head")
@@ -160,7 +182,8 @@ class ServerFactory:
         return check_size(network, "the head")
 
     def check_row_gradients(self) -> None:
-        """Refuse a user's head or loss through which single records have no gradient where one is wanted.
+        """Refuse a user's head or loss through which single records have no gradient where one is
+        wanted.
 
         Raises InputError.
         """
@@ -171,8 +194,12 @@ class ServerFactory:
         from raydpzv.engine.head import Head  # loads torch
 
         key, labels = Key(spec.seed), torch.tensor(self.y_train[:2])
-        head = Head(FlatModel(self.head, key / "server"), HeadSettings("dp_sgd", 0.0), key, spec.loss)
-        head.row_gradients(torch.ones(len(labels), spec.split.clients, spec.model.embedding), labels)
+        head = Head(
+            FlatModel(self.head, key / "server"), HeadSettings("dp_sgd", 0.0), key, spec.loss
+        )
+        head.row_gradients(
+            torch.ones(len(labels), spec.split.clients, spec.model.embedding), labels
+        )
 
     def network(self) -> DenseNetwork:
         """Return the head of dense layers; only where it is one."""
@@ -181,12 +208,14 @@ class ServerFactory:
         return found
 
     def dense(self) -> DenseNetwork | None:
-        """Return the head if it is one of dense layers whose weights are drawn, with the loss that kernels know."""
+        """Return the head if it is one of dense layers whose weights are drawn, with the loss that
+        kernels know.
+        """
         model = self.spec.model
         if self.spec.loss != "cross_entropy" or model.weights_of("server", ()):
             return None
         return dense_head(
-            *(model.head, self.spec.split.clients, model.embedding, model.head_widths, self.classes)
+            model.head, self.spec.split.clients, model.embedding, model.head_widths, self.classes
         )
 
     def make(self, device: str = "cpu") -> VerticalServer:
@@ -207,7 +236,7 @@ class ServerFactory:
             return TorchTop(head, rows)
 
         parts = ServerParts(
-            *(top, len(self.y_train), clients, width, key, self.noise, self.coins), spec.budget.updates
+            top, len(self.y_train), clients, width, key, self.noise, self.coins, spec.budget.updates
         )
         return spec.descriptor.server(parts, spec.method)
 
@@ -220,7 +249,11 @@ class ServerFactory:
         spec, model = self.spec, self.spec.model
         if is_foreign(model.head):
             own: OwnModel = HEADS[model.head]
-            offered = {"clients": spec.split.clients, "embedding": model.embedding, "classes": self.outputs}
+            offered = {
+                "clients": spec.split.clients,
+                "embedding": model.embedding,
+                "classes": self.outputs,
+            }
             return own(model.head_options or {}, offered)
         head: torch.nn.Module = HEADS[model.head](
             spec.split.clients, model.embedding, model.head_widths, self.outputs
@@ -269,15 +302,23 @@ def vertical_parties(
     check_functions(spec, server.y_held_out, server.outputs)
     server.check_row_gradients()
     resolved = _with_engine(spec, clients, server)
-    return tuple(replace(client, spec=resolved) for client in clients), replace(server, spec=resolved)
+    return tuple(replace(client, spec=resolved) for client in clients), replace(
+        server, spec=resolved
+    )
 
 
 def _with_engine(
     spec: VerticalScenario, clients: Sequence[ClientFactory], server: ServerFactory
 ) -> VerticalScenario:
-    """Return the scenario with the engine that runs it, which is recorded: another version may choose otherwise."""
+    """Return the scenario with the engine that runs it, which is recorded: another version may
+    choose otherwise.
+    """
     model, resources, batch = spec.model, spec.resources, spec.method.batch
-    shares = resources.client_gpus if isinstance(resources.client_gpus, tuple) else (resources.client_gpus,)
+    shares = (
+        resources.client_gpus
+        if isinstance(resources.client_gpus, tuple)
+        else (resources.client_gpus,)
+    )
     on_gpu = resources.server_gpus != 0.0
     given: dict[str, Any] = {
         "rows": batch if isinstance(batch, int) else len(server.y_train),
@@ -298,6 +339,8 @@ def _with_engine(
         somewhere = on_gpu or any(share != 0.0 for share in shares)
         engine = choose(model.engine, bottoms | head, family, accelerator=somewhere, **given)
     if (model.engine, engine) == ("auto", "torch"):
-        with_head = choose("auto", head, SPLIT_BY_GRADIENTS, accelerator=on_gpu, **given) == "compiled"
+        with_head = (
+            choose("auto", head, SPLIT_BY_GRADIENTS, accelerator=on_gpu, **given) == "compiled"
+        )
         engine = "compiled_head" if with_head else "torch"
     return spec.model_copy(update={"model": model.model_copy(update={"engine": engine})})

@@ -1,4 +1,6 @@
-"""From a scenario to everything a run needs; all errors in the input show here, before anything is written."""
+"""From a scenario to everything a run needs; all errors in the input show here, before anything is
+written.
+"""
 
 from __future__ import annotations
 
@@ -55,10 +57,11 @@ Goal = tuple[str, str | None]
 
 
 class Prepared(ABC):
-    """A scenario of either kind with its data loaded and its parties ready. It answers for its kind.
+    """A scenario of either kind with its data loaded and its parties ready. It answers for its
+    kind.
 
-    timing: arrivals, delays and network; unused: the columns that no client holds. A wing holds what differs from what
-    is said here.
+    timing: arrivals, delays and network; unused: the columns that no client holds. A wing holds
+    what differs from what is said here.
     """
 
     spec: Any
@@ -87,18 +90,24 @@ class Prepared(ABC):
 
     @property
     def unrecorded(self) -> str | None:
-        """What of a run came from the operating system and is not kept, so that it cannot be repeated; or None."""
+        """What of a run came from the operating system and is not kept, so that it cannot be
+        repeated; or None.
+        """
         return None
 
     @property
     def no_segment(self) -> str | None:
-        """Why a run under the wall clock cannot resume as a new segment, or None; None under the virtual clock."""
+        """Why a run under the wall clock cannot resume as a new segment, or None; None under the
+        virtual clock.
+        """
         found: str | None = self.spec.no_segment
         return found
 
     @property
     def counts_segments(self) -> bool:
-        """Whether each segment is recorded before it releases anything: its account must count those of lost ones."""
+        """Whether each segment is recorded before it releases anything: its account must count
+        those of lost ones.
+        """
         return False
 
     @property
@@ -108,12 +117,16 @@ class Prepared(ABC):
 
     @property
     def releases_again(self) -> bool:
-        """Whether a resumed run makes the ledger's updates beyond its checkpoint once more, of recorded scalars."""
+        """Whether a resumed run makes the ledger's updates beyond its checkpoint once more, of
+        recorded scalars.
+        """
         return False
 
     @property
     def awaits_checkpoints(self) -> bool:
-        """Whether each round waits until its checkpoint is written: no other record has its releases."""
+        """Whether each round waits until its checkpoint is written: no other record has its
+        releases.
+        """
         return False
 
     @property
@@ -123,12 +136,16 @@ class Prepared(ABC):
 
     @property
     def averages_after(self) -> int | None:
-        """After which update of the ledger models go into the mean that is evaluated; None: the newest is evaluated."""
+        """After which update of the ledger models go into the mean that is evaluated; None: the
+        newest is evaluated.
+        """
         return None
 
     @abstractmethod
     def summary_facts(self, rows: Rows, updates: int) -> dict[str, Any]:
-        """Return what summary.json says of runs of this kind alone. updates: of the server's loop."""
+        """Return what summary.json says of runs of this kind alone. updates: of the server's
+        loop.
+        """
 
     @property
     def barrier(self) -> int:
@@ -137,8 +154,14 @@ class Prepared(ABC):
 
     @property
     def local_device(self) -> str:
-        """Where models are computed in this process: "cuda" if a party has a GPU share and there is one, else "cpu"."""
-        shares = [share for of in self.spec.gpu_shares for share in (of if isinstance(of, tuple) else (of,))]
+        """Where models are computed in this process: "cuda" if a party has a GPU share and there is
+        one, else "cpu".
+        """
+        shares = [
+            share
+            for of in self.spec.gpu_shares
+            for share in (of if isinstance(of, tuple) else (of,))
+        ]
         wanted = any(share == "auto" or float(share) > 0 for share in shares)
         return "cuda" if wanted and torch.cuda.is_available() else "cpu"
 
@@ -155,7 +178,8 @@ class Prepared(ABC):
     def object_store_bytes(self, actors: int | None = None) -> int:
         """Return the bytes of the data in the object store, once per machine.
 
-        actors: how many hold clients; None: as many as [resources] says, on a cluster of this machine alone.
+        actors: how many hold clients; None: as many as [resources] says, on a cluster of this
+        machine alone.
         """
         return self.nbytes
 
@@ -166,7 +190,9 @@ class Prepared(ABC):
 
     @abstractmethod
     def ledger_plan(self) -> BottomPlan | ModelPlan | None:
-        """Return the models that the ledger's updates move; None for methods that keep no ledger."""
+        """Return the models that the ledger's updates move; None for methods that keep no
+        ledger.
+        """
 
     def ledger_header(self) -> Header | None:
         """Return what identifies the run's ledger; None for methods that keep none."""
@@ -178,7 +204,9 @@ class Prepared(ABC):
         """Return the names of the user's measures."""
 
     def own_models(self) -> Mapping[str, FirstModel]:
-        """Return models that the ledger's updates move and only their user can make again, by name."""
+        """Return models that the ledger's updates move and only their user can make again, by
+        name.
+        """
         plan = self.ledger_plan()
         return plan.own_models() if plan else {}
 
@@ -200,7 +228,9 @@ class Prepared(ABC):
 
     @abstractmethod
     def fingerprint(self, key: bytes) -> dict[str, Any]:
-        """Return digests of scenario and data, by which a continuation knows its run. key: of `fingerprint`."""
+        """Return digests of scenario and data, by which a continuation knows its run. key: of
+        `fingerprint`.
+        """
 
     def skipped_rows(self) -> frozenset[str]:
         """Return the row types this scenario does not keep."""
@@ -213,7 +243,9 @@ class Prepared(ABC):
 
     @abstractmethod
     def class_shares(self) -> list[float]:
-        """Return the share of each class among the test rows: what constant predictions reach; NaN without classes."""
+        """Return the share of each class among the test rows: what constant predictions reach; NaN
+        without classes.
+        """
 
     @abstractmethod
     def model_names(self) -> list[str]:
@@ -221,7 +253,9 @@ class Prepared(ABC):
 
     @abstractmethod
     def model_name(self, party: str | int | None) -> str:
-        """Return under which name a party's model is on record. Raises InputError if there is none."""
+        """Return under which name a party's model is on record. Raises InputError if there is
+        none.
+        """
 
     @abstractmethod
     def module(self, name: str) -> torch.nn.Module:
@@ -240,7 +274,9 @@ def prepare(spec: AnyScenario) -> Prepared:
 
 @dataclass(frozen=True)
 class Loaded:
-    """What scenarios of both kinds begin with: rows for training and testing, and arrivals, delays, network."""
+    """What scenarios of both kinds begin with: rows for training and testing, and arrivals, delays,
+    network.
+    """
 
     split: Split
     timing: Timing
@@ -249,8 +285,12 @@ class Loaded:
 def load_scenario(
     spec: VerticalScenario, change: TableChange | None = None, strangers: tuple[int, ...] = ()
 ) -> Loaded:
-    """Load a scenario's data, cut to size and scaled, and its clocks. Raises SpecError and DataError."""
-    request = Request(*(spec.data, Key(spec.seed) / "data", None, strangers, spec.split.holders, *spec.goal))
+    """Load a scenario's data, cut to size and scaled, and its clocks. Raises SpecError and
+    DataError.
+    """
+    request = Request(
+        spec.data, Key(spec.seed) / "data", None, strangers, spec.split.holders, *spec.goal
+    )
     split = load_data(request, change)
     return Loaded(split, timing(spec, spec.split.clients))
 
@@ -280,31 +320,35 @@ def check_labels(train: Table | GeneratedTable, loss: str) -> None:
     kind = "times" if times else "classes" if values is None else "numbers"
     if not wanted.accepts(kind):
         raise DataError(
-            f'model.loss: "{loss}" is for {wanted.labels}, and the labels of "{train.name}" are {kind}; choose another '
+            f'model.loss: "{loss}" is for {wanted.labels}, and the labels of "{train.name}" are '
+            f"{kind}; choose another "
             "loss or data"
         )
     if loss == "binary" and train.classes != 2:
         raise DataError(
-            f'model.loss: "binary" is for two classes, 0 and 1, and "{train.name}" has {train.classes}; use '
-            '"cross_entropy"'
+            f'model.loss: "binary" is for two classes, 0 and 1, and "{train.name}" has '
+            f'{train.classes}; use "cross_entropy"'
         )
     if wanted.values and values is not None and not (fits := np.isin(values, wanted.values)).all():
         row, place = np.argwhere(~fits)[0]
         raise DataError(
-            f'model.loss: "{loss}" wants labels 0 and 1, "{train.name}" has {values[row, place]:g} in row {row} '
-            '(counted from 0); use "squared_error" for numbers'
+            f'model.loss: "{loss}" wants labels 0 and 1, "{train.name}" has {values[row, place]:g} '
+            f'in row {row} (counted from 0); use "squared_error" for numbers'
         )
 
 
 def check_functions(spec: AnyScenario, labels: np.ndarray, outputs: int) -> None:
-    """Try a user's own loss and metrics on made-up scores and the held-out labels. Raises InputError."""
+    """Try a user's own loss and metrics on made-up scores and the held-out labels. Raises
+    InputError.
+    """
     if is_foreign(spec.loss):
         records = records_checked(getattr(spec.method, "batch", None))
         check_loss(LOSSES[spec.loss], torch.tensor(labels[:records]), outputs, records)
     measures = own_measures(spec, labels, outputs)
     if unknown := sorted(set(spec.evaluate.lower or ()) - set(measures)):
         raise SpecError(
-            f'evaluate.lower: your metrics have no "{unknown[0]}". {suggest(unknown[0], measures)}They have '
+            f'evaluate.lower: your metrics have no "{unknown[0]}". '
+            f"{suggest(unknown[0], measures)}They have "
             f"{', '.join(measures)}"
         )
 
@@ -320,7 +364,9 @@ def own_measures(spec: AnyScenario, labels: np.ndarray, outputs: int) -> tuple[s
 def shared_rows(
     data: DataSection, how: HorizontalSplitSection, users: UsersSection | None, key: Key, goal: Goal
 ) -> tuple[Split | GeneratedSplit, Partition]:
-    """Return the rows and whose they are: shared out among the clients, or made for each of them when it works."""
+    """Return the rows and whose they are: shared out among the clients, or made for each of them
+    when it works.
+    """
     if generate := DATA_SOURCES[data.source].generate:
         made: GeneratedSplit = generate(data, how, key / "data")
         check_labels(made.train, goal[0])
@@ -337,18 +383,20 @@ def shared_rows(
     classed = split.train.silos if how.how == "owners" else split.train.y
     if how.how == "dirichlet" and not split.train.classed and split.train.times is None:
         raise SpecError(
-            'split.how: "dirichlet" mixes classes, and the labels are numbers (model.loss); use "iid" or "owners"'
+            'split.how: "dirichlet" mixes classes, and the labels are numbers (model.loss); use '
+            '"iid" or "owners"'
         )
     if classed is None:
         raise SpecError(
-            f'split.how: "owners" wants data that say whose each row is, got data.source = "{data.source}"; use "iid" '
-            'or "dirichlet"'
+            'split.how: "owners" wants data that say whose each row is, got data.source = '
+            f'"{data.source}"; use "iid" or "dirichlet"'
         )
     return split, split_rows(classed, how, key / "parts")
 
 
 def fingerprint(spec: CommonSections, arrays: Sequence[np.ndarray], key: bytes) -> dict[str, Any]:
-    """Return digests of a resolved scenario, wherever its data lie, of the data, and of a user's own code by its name.
+    """Return digests of a resolved scenario, wherever its data lie, of the data, and of a user's
+    own code by its name.
 
     key: the operator's, without which nobody can try guesses at the data.
     """
@@ -358,7 +406,10 @@ def fingerprint(spec: CommonSections, arrays: Sequence[np.ndarray], key: bytes) 
         data.update(np.ascontiguousarray(array).reshape(-1).data)
     if spec.arrivals.file is not None:
         data.update(Path(spec.arrivals.file).read_bytes())
-    found: dict[str, Any] = {"scenario_sha256": scenario_sha256(spec), DATA_DIGEST: data.hexdigest()}
+    found: dict[str, Any] = {
+        "scenario_sha256": scenario_sha256(spec),
+        DATA_DIGEST: data.hexdigest(),
+    }
     code = [name for name in spec.own if name not in spec.weights and not is_handle(name)]
     return found | ({OWN_DIGESTS: own_digests(code, key)} if code else {})
 
@@ -369,7 +420,10 @@ def timing(spec: CommonSections, clients: int) -> Timing:
     return Timing(
         _arrivals(spec, clients, key),
         DelayModel(
-            per_client(clock.compute, clients), clock.compute_law, key / "compute", clock.compute_quantum
+            per_client(clock.compute, clients),
+            clock.compute_law,
+            key / "compute",
+            clock.compute_quantum,
         ),
         DelayModel([clock.service], clock.service_law, key / "service"),
         links(spec, clients),
@@ -412,7 +466,9 @@ def _trace(path: Path, clients: int) -> dict[int, list[float]]:
             f"{path}: the trace has a time that is negative or not finite; times are seconds from 0"
         )
     if stray := {c for c, _ in pairs} - set(range(clients)):
-        raise DataError(f"{path}: the trace names client {min(stray)}; there are clients 0..{clients - 1}")
+        raise DataError(
+            f"{path}: the trace names client {min(stray)}; there are clients 0..{clients - 1}"
+        )
     epochs: dict[int, list[float]] = {}
     for client, time in pairs:
         epochs.setdefault(client, []).append(time)
@@ -427,8 +483,8 @@ def class_shares(labels: np.ndarray, classes: int) -> list[float]:
 def planned_privacy(spec: AnyScenario, rows: int | None = None) -> ReleasePlan | None:
     """Return what a whole run's claims are made from; None where no noise is added.
 
-    rows: D, training rows; None: as many as the data have. Users are always those of the data. Raises SpecError where
-    no noise reaches the ε asked for.
+    rows: D, training rows; None: as many as the data have. Users are always those of the data.
+    Raises SpecError where no noise reaches the ε asked for.
     """
     return _CLAIMS[spec.kind](spec, rows)
 
@@ -440,7 +496,9 @@ def _of_records(spec: VerticalScenario, rows: int | None) -> ReleasePlan | None:
 
 
 def unrecorded(spec: AnyScenario) -> str | None:
-    """Return what of a scenario's runs will come from the operating system and be kept nowhere, or None."""
+    """Return what of a scenario's runs will come from the operating system and be kept nowhere, or
+    None.
+    """
     return _UNRECORDED[spec.kind](spec)
 
 
@@ -459,7 +517,11 @@ def unrecorded_noise(spec: VerticalScenario, privacy: PrivacySetting) -> str | N
 
 
 def _of_users(spec: HorizontalScenario, rows: int | None) -> ReleasePlan | None:
-    if spec.descriptor.users(spec.method) is None or spec.privacy is None or spec.privacy.mode == "none":
+    if (
+        spec.descriptor.users(spec.method) is None
+        or spec.privacy is None
+        or spec.privacy.mode == "none"
+    ):
         return None
     found = user_privacy(
         spec, _parts(spec.data.model_dump_json(), spec.split, spec.users, spec.seed, spec.goal)

@@ -1,4 +1,6 @@
-"""What [privacy] comes to for a scenario and its rows: σ, each client's share of the updates, what may be claimed."""
+"""What [privacy] comes to for a scenario and its rows: σ, each client's share of the updates, what
+may be claimed.
+"""
 
 # D rows, B batch, P releases per upload, U users, S silos
 
@@ -39,12 +41,13 @@ HEAD_SHARE = 0.2
 
 _SUPPOSED = {
     "model": (
-        "your own model was made without these records, and that its scores depend on one record alone and on no "
-        "earlier call, which is checked on one batch of at most twice the planned size"
+        "your own model was made without these records, and that its scores depend on one record "
+        "alone and on no earlier call, which is checked on one batch of at most twice the planned "
+        "size"
     ),
     "loss": (
-        "your own loss gives each record a value of its own scores and label alone, which is checked on at most "
-        f"{MOST_CHECKED} records with made-up scores"
+        "your own loss gives each record a value of its own scores and label alone, which is "
+        f"checked on at most {MOST_CHECKED} records with made-up scores"
     ),
     "method": "your own method releases only what its descriptor says, which is not checked",
     "weights": "model.weights were made without these records, which is not checked",
@@ -61,10 +64,11 @@ _FEARED = {
 
 @dataclass(frozen=True)
 class PrivacySetting:
-    """The noise of a run: where it falls, its σ, and what the claims are made from (None: no noise is added).
+    """The noise of a run: where it falls, its σ, and what the claims are made from (None: no noise
+    is added).
 
-    integers, gradient: how slopes and the head's gradient are released with privacy.mode = "proved"; updates: those
-    planned, given or worked out.
+    integers, gradient: how slopes and the head's gradient are released with privacy.mode =
+    "proved"; updates: those planned, given or worked out.
     """
 
     plan: NoisePlan | None
@@ -81,14 +85,20 @@ class PrivacySetting:
         """Return what the parties that add noise get."""
         on = self.plan.on if self.plan and self.claims else ""
         return NoiseParts(
-            *(self.key, on, self.clip, self.sigma, self.seeded),
+            self.key,
+            on,
+            self.clip,
+            self.sigma,
+            self.seeded,
             integers=self.integers,
             gradient=self.gradient,
         )
 
 
 def privacy_setting(spec: VerticalScenario, rows: int) -> PrivacySetting:
-    """Return a scenario's noise for D training rows. Raises InputError where no finite noise reaches (ε, δ)."""
+    """Return a scenario's noise for D training rows. Raises InputError where no finite noise
+    reaches (ε, δ).
+    """
     found = _setting(spec, rows)
     if found.claims is None:
         return found
@@ -96,17 +106,22 @@ def privacy_setting(spec: VerticalScenario, rows: int) -> PrivacySetting:
 
 
 def supposed(spec: VerticalScenario | HorizontalScenario) -> tuple[str, ...]:
-    """Return what the proofs suppose of a user's own data, models, weights, loss and method, one clause each."""
+    """Return what the proofs suppose of a user's own data, models, weights, loss and method, one
+    clause each.
+    """
     rows = "ε is of the rows as you hand them over, each of which is supposed to follow from one record"
     stated = _stated(spec)
     clauses = [
-        f"ε supposes{', as you state,' * (word in stated)} that {_SUPPOSED[word]}" for word in spec.premises
+        f"ε supposes{', as you state,' * (word in stated)} that {_SUPPOSED[word]}"
+        for word in spec.premises
     ]
     return (*([rows] if is_foreign(spec.data.source) else []), *clauses)
 
 
 def unstated(spec: VerticalScenario | HorizontalScenario) -> tuple[str, ...]:
-    """Return the premises about a user's own code that the user does not state, with the setting that states them."""
+    """Return the premises about a user's own code that the user does not state, with the setting
+    that states them.
+    """
     stated = _stated(spec)
     lacking = [_FEARED[word] for word in spec.premises if word not in stated]
     if not lacking:
@@ -133,10 +148,14 @@ def _setting(spec: VerticalScenario, rows: int) -> PrivacySetting:
 
 
 def with_batch(spec: VerticalScenario, rows: int) -> VerticalScenario:
-    """Return a scenario whose method.batch is a number, D for "all". Raises SpecError for one above D."""
+    """Return a scenario whose method.batch is a number, D for "all". Raises SpecError for one above
+    D.
+    """
     batch = rows if spec.method.batch == "all" else spec.method.batch
     if batch > rows:
-        raise SpecError(f"method.batch: wanted at most {rows}, the number of training rows, got {batch}")
+        raise SpecError(
+            f"method.batch: wanted at most {rows}, the number of training rows, got {batch}"
+        )
     return spec.model_copy(update={"method": replace(spec.method, batch=batch)})
 
 
@@ -148,7 +167,11 @@ def _of_means(spec: VerticalScenario, plan: NoisePlan, rows: int) -> MeanRelease
     sigma = privacy.sigma or 0.0
     if privacy.epsilon is not None:
         sigma = paper_sigma(
-            epsilon=privacy.epsilon, delta=privacy.delta, clip=privacy.clip, releases=releases, rows=rows
+            epsilon=privacy.epsilon,
+            delta=privacy.delta,
+            clip=privacy.clip,
+            releases=releases,
+            rows=rows,
         )
     return MeanReleasePlan(
         rows=rows,
@@ -178,13 +201,15 @@ def _exposed(spec: VerticalScenario) -> str:
     """Return why an outsider's ε is not amplified by secret batches, or nothing."""
     limits = ", ".join(spec.budget.other_limits)
     if spec.method.coins == "seed":
-        return (
-            'the coins of the batches come from the run\'s seed, which can be guessed (method.coins = "seed")'
-        )
+        return 'the coins of the batches come from the run\'s seed, which can be guessed (method.coins = "seed")'
     if limits:
         return f"when the run ends may depend on its batches ({limits})"
     timed = sizes_in_order(spec)
-    return f"the order of the ledger's updates reveals how large batches are ({timed})" if timed else ""
+    return (
+        f"the order of the ledger's updates reveals how large batches are ({timed})"
+        if timed
+        else ""
+    )
 
 
 def _of_rows(spec: VerticalScenario, plan: NoisePlan, rows: int) -> RowReleasePlan:
@@ -217,8 +242,9 @@ def _of_rows(spec: VerticalScenario, plan: NoisePlan, rows: int) -> RowReleasePl
 def expected_shares(spec: VerticalScenario, plan: NoisePlan) -> tuple[float, ...]:
     """Return each client's expected share of the updates.
 
-    Even with a trace or a barrier of all; else by its rate, or without an activation clock by one over its mean round
-    trip. Waiting, for the server or at a barrier of some, only evens shares out, so that the largest is an upper end.
+    Even with a trace or a barrier of all; else by its rate, or without an activation clock by one
+    over its mean round trip. Waiting, for the server or at a barrier of some, only evens shares
+    out, so that the largest is an upper end.
     """
     clients = spec.split.clients
     if spec.arrivals.kind == "trace" or plan.even_shares:
@@ -231,7 +257,9 @@ def expected_shares(spec: VerticalScenario, plan: NoisePlan) -> tuple[float, ...
 
 
 def _immediate_rates(spec: VerticalScenario, plan: NoisePlan) -> list[float]:
-    """Updates per second up to a factor; clients that need no time at all leave none for the others."""
+    """Updates per second up to a factor; clients that need no time at all leave none for the
+    others.
+    """
     batch, width = spec.method.batch, spec.model.embedding
     traffic = plan.traffic or _rows_both_ways
     trips = round_trips(spec, *traffic(batch, width))
@@ -246,7 +274,9 @@ def _rows_both_ways(batch: int, width: int) -> tuple[int, int]:
 
 
 def _of_integers(spec: VerticalScenario, plan: NoisePlan, rows: int) -> PrivacySetting:
-    """The setting of privacy.mode = "proved", with the third of ε, noise multiplier and updates worked out."""
+    """The setting of privacy.mode = "proved", with the third of ε, noise multiplier and updates
+    worked out.
+    """
     method, privacy = spec.method, spec.privacy
     assert privacy.clip is not None
     setting = solve(
@@ -282,7 +312,10 @@ def _of_integers(spec: VerticalScenario, plan: NoisePlan, rows: int) -> PrivacyS
         gradient = GradientRelease(*how, SystemNoise())
     else:
         integers = IntegerRelease(
-            *(privacy.clip, plan.per_upload, setting.noise_multiplier, setting.release_rows),
+            privacy.clip,
+            plan.per_upload,
+            setting.noise_multiplier,
+            setting.release_rows,
             over=plan.clip_over or "vector",
         )
     if setting.head_multiplier is not None and privacy.head_clip is not None:
@@ -293,14 +326,18 @@ def _of_integers(spec: VerticalScenario, plan: NoisePlan, rows: int) -> PrivacyS
 
 
 def _head_share(spec: VerticalScenario, plan: NoisePlan) -> float | None:
-    """The share of μ² that the head's releases get beside those of slopes, None without any of its own."""
+    """The share of μ² that the head's releases get beside those of slopes, None without any of its
+    own.
+    """
     if plan.head_alone or plan.head != "dp_sgd":
         return None
     return spec.privacy.head_share or HEAD_SHARE
 
 
 def _memoized(spec: VerticalScenario, plan: NoisePlan, rows: int) -> PrivacySetting:
-    """The setting of clients that noise every row once, with z worked out of ε where that is given."""
+    """The setting of clients that noise every row once, with z worked out of ε where that is
+    given.
+    """
     privacy = spec.privacy
     assert privacy.clip is not None
     delta = default_delta(rows) if privacy.delta is None else privacy.delta
@@ -325,9 +362,11 @@ def _memoized(spec: VerticalScenario, plan: NoisePlan, rows: int) -> PrivacySett
 
 @dataclass(frozen=True)
 class UserPrivacy:
-    """How a run releases sums over users, and what the claims are made from (None: it adds no noise).
+    """How a run releases sums over users, and what the claims are made from (None: it adds no
+    noise).
 
-    secret: what the coins of users and records come from, for the operator alone; None: the run's seed.
+    secret: what the coins of users and records come from, for the operator alone; None: the run's
+    seed.
     """
 
     noise: UserNoiseParts
@@ -335,20 +374,26 @@ class UserPrivacy:
     secret: int | None = field(default=None, repr=False)
 
     def for_silos(self, *, coins: bool) -> UserPrivacy:
-        """Return what silos' processes get; coins: whether they draw by them, and so have their key."""
+        """Return what silos' processes get; coins: whether they draw by them, and so have their
+        key.
+        """
         noise = self.noise if coins else replace(self.noise, coins=None)
         return replace(self, noise=noise, secret=None)
 
     def for_warm_up(self) -> UserPrivacy:
-        """Return the same with coins of the run's seed, which hide nobody: what a warm-up draws is dropped."""
+        """Return the same with coins of the run's seed, which hide nobody: what a warm-up draws is
+        dropped.
+        """
         return replace(self, noise=replace(self.noise, coins=self.noise.key), secret=None)
 
 
-def user_privacy(spec: HorizontalScenario, parts: Partition, secret: int | None = None) -> UserPrivacy | None:
+def user_privacy(
+    spec: HorizontalScenario, parts: Partition, secret: int | None = None
+) -> UserPrivacy | None:
     """Return a scenario's noise for these users and silos; None for a method that knows no users.
 
-    secret: of a run that began before; None: a new one, if coins are to hide anybody. Raises SpecError where no noise
-    reaches the ε asked for, or not one release fits into the budget's.
+    secret: of a run that began before; None: a new one, if coins are to hide anybody. Raises
+    SpecError where no noise reaches the ε asked for, or not one release fits into the budget's.
     """
     plan = spec.descriptor.users(spec.method)
     if plan is None or spec.privacy is None or not isinstance(parts, UserParts):
@@ -362,16 +407,24 @@ def user_privacy(spec: HorizontalScenario, parts: Partition, secret: int | None 
         spec.privacy.clip,
         plan.bits,
         claims.multiplier if claims else 0.0,
-        reach=parts.clients if plan.kind == "naive" or (plan.kind, plan.weights) == ("sum", "uniform") else 1,
+        reach=parts.clients
+        if plan.kind == "naive" or (plan.kind, plan.weights) == ("sum", "uniform")
+        else 1,
     )
     key = Key(spec.seed)
     seeded = spec.privacy.noise == "seeded"
-    noise = UserNoiseParts(release, parts.users, key, key if secret is None else Key(secret), seeded)
+    noise = UserNoiseParts(
+        release, parts.users, key, key if secret is None else Key(secret), seeded
+    )
     return UserPrivacy(noise, claims, secret)
 
 
-def user_setting(spec: HorizontalScenario, plan: UserPlan, parts: UserParts) -> UserReleasePlan | None:
-    """Return what the claims are made from, with σ worked out of ε where that is given; None without noise."""
+def user_setting(
+    spec: HorizontalScenario, plan: UserPlan, parts: UserParts
+) -> UserReleasePlan | None:
+    """Return what the claims are made from, with σ worked out of ε where that is given; None
+    without noise.
+    """
     privacy, updates = spec.privacy, spec.budget.updates
     if privacy is None or privacy.mode == "none":
         return None
@@ -401,7 +454,9 @@ def user_setting(spec: HorizontalScenario, plan: UserPlan, parts: UserParts) -> 
 
 
 def _drawn(users: UsersSection | None) -> str:
-    """Return what of the records decides whose they are, where the scenario draws that; "" for nothing."""
+    """Return what of the records decides whose they are, where the scenario draws that; "" for
+    nothing.
+    """
     if users is None or users.how == "column":
         return ""
     looked = [f"labels (users.labels = {users.labels})"] if users.labels is not None else []
@@ -415,7 +470,9 @@ def _drawn(users: UsersSection | None) -> str:
 
 
 def _releases(plan: UserPlan, updates: int | None, silos: int) -> int:
-    """Return the most releases that are planned; of single silos also those on their way when the run is over."""
+    """Return the most releases that are planned; of single silos also those on their way when the
+    run is over.
+    """
     under_way = silos - 1 if plan.asynchronous and updates is not None else 0
     return (updates or 1) + under_way
 

@@ -1,7 +1,9 @@
-"""Models of a run made again: from the initial key and the ledger alone, or by serving the recorded order once more.
+"""Models of a run made again: from the initial key and the ledger alone, or by serving the recorded
+order once more.
 
-A rebuild needs no data, no server and no other client. With a snapshot on the way it begins there, and has the same
-bits. What a vertical run did as a whole is repeated under the virtual clock, with its recorded releases.
+A rebuild needs no data, no server and no other client. With a snapshot on the way it begins there,
+and has the same bits. What a vertical run did as a whole is repeated under the virtual clock, with
+its recorded releases.
 """
 
 from __future__ import annotations
@@ -51,7 +53,8 @@ from raydpzv.wire.network import instant
 
 @dataclass(frozen=True)
 class Rebuilt:
-    """Parameters by name after `updates` updates; the ledger's digest; whether the final model's record agrees.
+    """Parameters by name after `updates` updates; the ledger's digest; whether the final model's
+    record agrees.
 
     verified: None if the record says nothing about this update.
     """
@@ -67,16 +70,18 @@ def rebuild(
 ) -> Rebuilt:
     """Rebuild what a ledger moves after `at` updates (default: all), or one client's model then.
 
-    That is a horizontal run's model, or the clients' models of a vertical one, with the answers of rounds 1 to `at`.
-    Opening the ledger checks every byte of it; no data is needed. moved: see `RunFolder.open`. Raises DataError if
-    the ledger is damaged, lacks a step or belongs to another model, InputError for what is not on record,
-    ReplayMismatch if the result is not the model that the run ended with.
+    That is a horizontal run's model, or the clients' models of a vertical one, with the answers of
+    rounds 1 to `at`. Opening the ledger checks every byte of it; no data is needed. moved: see
+    `RunFolder.open`. Raises DataError if the ledger is damaged, lacks a step or belongs to another
+    model, InputError for what is not on record, ReplayMismatch if the result is not the model that
+    the run ended with.
     """
     folder = RunFolder.open(path, moved)
     spec = folder.spec()
     if spec.descriptor.rule is None:
         raise InputError(
-            f"{path}: {spec.method.name} sends weights, so this run has no ledger; its last model is in models.npz"
+            f"{path}: {spec.method.name} sends weights, so this run has no ledger; its last model "
+            "is in models.npz"
         )
     plan = recorded_plan(folder)
     with one_thread(spec.model.engine), Ledger.open(folder.ledger, expect=plan.header()) as ledger:
@@ -91,7 +96,9 @@ def rebuild(
 
 
 def recorded_plan(folder: RunFolder) -> BottomPlan | ModelPlan:
-    """Return the models of a recorded run before its first update, and how they move. Raises DataError."""
+    """Return the models of a recorded run before its first update, and how they move. Raises
+    DataError.
+    """
     spec = folder.spec()
     plan = cast(Any, ModelPlan if spec.one_model else BottomPlan)
     found: BottomPlan | ModelPlan = plan.of(spec, folder.environment(), folder.first_models())
@@ -103,7 +110,8 @@ def _of_all_clients(
 ) -> Rebuilt:
     if client is not None and plan.spec.descriptor.drifts(plan.spec.method):
         raise InputError(
-            '--client: with method.revert = "add_back" every client had a model of its own that drifted from the '
+            '--client: with method.revert = "add_back" every client had a model of its own that '
+            "drifted from the "
             "ledger's and is not on record; leave --client out for the shared model"
         )
     held = updates if client is None else _held_by(folder, client, updates)
@@ -125,10 +133,13 @@ def _held_by(folder: RunFolder, client: int, updates: int) -> int:
     known = min(max(rows[name]["round"].to_pylist(), default=0) for name in ("service", "sync"))
     if known < updates:
         raise InputError(
-            f"--client: wanted --at {known} or less for one client's model, got {updates}: the rows of {folder.path}, "
-            f"which say what each client held, end at update {known}; or leave --client out for the shared model"
+            f"--client: wanted --at {known} or less for one client's model, got {updates}: the "
+            f"rows of {folder.path}, which say what each client held, end at update {known}; or "
+            "leave --client out for the shared model"
         )
-    mine = sync.filter(pc.and_(pc.equal(sync["client"], client), pc.less_equal(sync["round"], updates)))
+    mine = sync.filter(
+        pc.and_(pc.equal(sync["client"], client), pc.less_equal(sync["round"], updates))
+    )
     return max(mine["read"].to_pylist(), default=0)
 
 
@@ -150,13 +161,18 @@ def _bottom(plan: BottomPlan, ledger: Ledger, client: int, updates: int) -> np.n
     return replica.state()[0] if mean is None else mean
 
 
-_REBUILT: dict[str, Callable[..., Rebuilt]] = {"horizontal": _of_all_clients, "vertical": _of_each_client}
+_REBUILT: dict[str, Callable[..., Rebuilt]] = {
+    "horizontal": _of_all_clients,
+    "vertical": _of_each_client,
+}
 
 
 def from_ledger(
     path: Path, at: int | None = None, client: int | None = None, moved: Sequence[str] = ()
 ) -> Rebuilt | None:
-    """Rebuild what a ledger alone can; None for all else: a whole vertical run, but for what was published of one."""
+    """Rebuild what a ledger alone can; None for all else: a whole vertical run, but for what was
+    published of one.
+    """
     folder = RunFolder.open(path, moved)
     spec = folder.spec()
     unaided = spec.one_model or (
@@ -166,10 +182,11 @@ def from_ledger(
 
 
 def check_rebuilt(folder: RunFolder, progress: Callable[[str, int, int], None]) -> None:
-    """Rebuild a run's model, of a vertical one every client's, and compare it with the one on record.
+    """Rebuild a run's model, of a vertical one every client's, and compare it with the one on
+    record.
 
-    Does nothing without a ledger. progress: called with what is being done, how much of it is, and how much there is.
-    Raises as `rebuild` does.
+    Does nothing without a ledger. progress: called with what is being done, how much of it is, and
+    how much there is. Raises as `rebuild` does.
     """
     if not folder.ledger.exists():
         return
@@ -188,29 +205,38 @@ def _require_all_steps(ledger: Ledger, client: int, updates: int, count: int) ->
     """A client's steps follow one another: a gap is no ledger of a run."""
     step = ledger.since(0, updates).of(client).step
     if not np.array_equal(step, np.repeat(np.arange(len(step) // count), count)):
-        raise DataError(f"the ledger lacks steps of client {client}: it is damaged; restore it from a copy")
+        raise DataError(
+            f"the ledger lacks steps of client {client}: it is damaged; restore it from a copy"
+        )
 
 
-def _agrees(rows: Rows, party: str, updates: int, x: np.ndarray, *, last: bool = False) -> bool | None:
-    """last: these are all updates, which are fewer than the uploads by which models are recorded if some gather."""
+def _agrees(
+    rows: Rows, party: str, updates: int, x: np.ndarray, *, last: bool = False
+) -> bool | None:
+    """last: these are all updates, which are fewer than the uploads by which models are recorded if
+    some gather.
+    """
     mine = [r for r in rows["model"].to_pylist() if r["party"] == party]
     recorded = [r["sha256"] for r in mine if last or r["round"] == updates]
     if not recorded:
         return None
     if recorded[-1] != sha256(x):
         raise ReplayMismatch(
-            f"the model of {party} rebuilt from the ledger after update {updates} is not the one on record; another "
-            "machine or other library versions (compare environment.json)"
+            f"the model of {party} rebuilt from the ledger after update {updates} is not the one "
+            "on record; another machine or other library versions (compare environment.json)"
         )
     return True
 
 
 @dataclass(frozen=True)
 class Replayed:
-    """A replayed run: parameters by party after `updates`, and whether the record could confirm them.
+    """A replayed run: parameters by party after `updates`, and whether the record could confirm
+    them.
 
-    verified: every server loss on the way, and at the end of the record the final parameters, had the same bits.
-    ledger: the digest of the run's ledger, which holds what the rows say was released; None if the run has none.
+    verified: every server loss on the way, and at the end of the record the final parameters, had
+    the same bits.
+    ledger: the digest of the run's ledger, which holds what the rows say was released; None if the
+    run has none.
     unchecked: what could not be checked, and why; "" if all was.
     """
 
@@ -224,9 +250,10 @@ class Replayed:
 def replay(path: Path, at: int | None = None, moved: Sequence[str] = ()) -> Replayed:
     """Run the recorded order of services again under the virtual clock, with the recorded releases.
 
-    at: stop after so many updates (default: all that were recorded); moved: where the data are now, see
-    `RunFolder.open`. Raises DataError if the folder is no run, InputError if `at` is outside the record,
-    ReplayMismatch at the first update whose bits differ, or if rows and ledger do not agree on what was released.
+    at: stop after so many updates (default: all that were recorded); moved: where the data are now,
+    see `RunFolder.open`. Raises DataError if the folder is no run, InputError if `at` is outside
+    the record, ReplayMismatch at the first update whose bits differ, or if rows and ledger do not
+    agree on what was released.
     """
     folder = RunFolder.open(path, moved)
     folder.require_own_record()
@@ -242,7 +269,9 @@ def replay(path: Path, at: int | None = None, moved: Sequence[str] = ()) -> Repl
         )
     spec = folder.spec()
     if spec.one_model:
-        raise TypeError(f"{spec.method.name} is a horizontal method: its runs are rebuilt from their ledger")
+        raise TypeError(
+            f"{spec.method.name} is a horizontal method: its runs are rebuilt from their ledger"
+        )
     experiment = cast(PreparedVertical, prepared_again(spec, folder))
     unchecked = check_possible(experiment, folder)
     check_recomputable(experiment, path)
@@ -257,7 +286,8 @@ def replay(path: Path, at: int | None = None, moved: Sequence[str] = ()) -> Repl
 
 
 def check_possible(experiment: Prepared, folder: RunFolder) -> str:
-    """Check scenario and data; return what cannot be checked, since a copy lacks the operator's file.
+    """Check scenario and data; return what cannot be checked, since a copy lacks the operator's
+    file.
 
     A replay may do without: it compares every loss, which other training rows would change.
     """
@@ -269,7 +299,9 @@ def check_possible(experiment: Prepared, folder: RunFolder) -> str:
 
 
 def _unbroken(rounds: Sequence[int]) -> int:
-    """Return up to which round the record is whole: a kill loses the services whose answers were on their way."""
+    """Return up to which round the record is whole: a kill loses the services whose answers were on
+    their way.
+    """
     known, last = set(rounds), 0
     while last + 1 in known:
         last += 1
@@ -294,9 +326,11 @@ def serve_again(
     *,
     tap: Callable[[VerticalServer], Any] = lambda server: server,
 ) -> dict[str, np.ndarray]:
-    """Serve the recorded order: each client wakes when its services' round numbers strike. Return all parameters.
+    """Serve the recorded order: each client wakes when its services' round numbers strike. Return
+    all parameters.
 
-    privacy_filter: hears of every release and the rows that it is about; tap: gives the server that serves.
+    privacy_filter: hears of every release and the rows that it is about; tap: gives the server that
+    serves.
     """
     epochs: dict[int, list[float]] = {}
     service = rows["service"].sort_by("round")
@@ -311,9 +345,13 @@ def serve_again(
     with one_thread(experiment.engine):
         server = tap(experiment.server.make(device))
         roles = [factory.make(device) for factory in experiment.clients]
-        server_loop = ServerLoop(server, privacy_filter or PrivacyFilter(), recorder, Budget(updates=updates))
+        server_loop = ServerLoop(
+            server, privacy_filter or PrivacyFilter(), recorder, Budget(updates=updates)
+        )
         with closing(LocalExecutor(roles)) as host:
-            VirtualRun(server_loop, host, timing, Scoring(split_score(server, host, clients), updates)).run()
+            VirtualRun(
+                server_loop, host, timing, Scoring(split_score(server, host, clients), updates)
+            ).run()
     return parameters(server, roles)
 
 
@@ -322,21 +360,27 @@ def _compare_losses(recorded: Rows, again: Rows, updates: int) -> None:
 
     def losses(rows: Rows) -> dict[int, float]:
         table = rows["service"]
-        return dict(zip(table.column("round").to_pylist(), table.column("loss").to_pylist(), strict=True))
+        return dict(
+            zip(table.column("round").to_pylist(), table.column("loss").to_pylist(), strict=True)
+        )
 
     was, now = losses(recorded), losses(again)
     for round in range(1, updates + 1):
         a, b = was[round], now.get(round, math.nan)
         if a != b and not (math.isnan(a) and math.isnan(b)):
             raise ReplayMismatch(
-                f"update {round}: the server's loss was {a!r} and is {b!r} on replay; another machine, other library "
-                "versions or other data (compare environment.json)"
+                f"update {round}: the server's loss was {a!r} and is {b!r} on replay; another "
+                "machine, other library versions or other data (compare environment.json)"
             )
 
 
 def check_models(rows: Rows, models: Mapping[str, np.ndarray], updates: int) -> bool:
-    """Return whether the record has the models after this update. Raises ReplayMismatch if they are others."""
-    recorded = {row["party"]: row["sha256"] for row in rows["model"].to_pylist() if row["round"] == updates}
+    """Return whether the record has the models after this update. Raises ReplayMismatch if they are
+    others.
+    """
+    recorded = {
+        row["party"]: row["sha256"] for row in rows["model"].to_pylist() if row["round"] == updates
+    }
     if not recorded:
         return False
     for party, values in models.items():

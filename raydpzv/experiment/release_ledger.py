@@ -1,7 +1,8 @@
-"""A vertical run's ledger: every release is written there before the answer that carries it leaves the server.
+"""A vertical run's ledger: every release is written there before the answer that carries it leaves
+the server.
 
-So the ledger, not the rows (which are written every few seconds), is the record of what was released: a lost party
-is rebuilt from it, and whatever it holds is sent again, never drawn again.
+So the ledger, not the rows (which are written every few seconds), is the record of what was
+released: a lost party is rebuilt from it, and whatever it holds is sent again, never drawn again.
 """
 
 # P perturbations
@@ -30,7 +31,9 @@ from raydpzv.records.store import Rows
 from raydpzv.wire.messages import Acknowledged
 
 Past = tuple[Slice, int]
-"""What a client is rebuilt from: the updates of its own that it had applied, and how many uploads it had made."""
+"""What a client is rebuilt from: the updates of its own that it had applied, and how many uploads
+it had made.
+"""
 
 _STEP = struct.Struct("<q")
 
@@ -38,13 +41,15 @@ _STEP = struct.Struct("<q")
 class LedgerServer:
     """A server that enters what it releases into a ledger, one update per upload served.
 
-    A ledger that holds updates already is that of a run which is computed again: what was released then must be
-    released now, entry by entry, and what comes after it is added.
+    A ledger that holds updates already is that of a run which is computed again: what was released
+    then must be released now, entry by entry, and what comes after it is added.
     """
 
     answers = True
 
-    def __init__(self, server: VerticalServer, ledger: Ledger, *, updates: UpdateRule, key: Key) -> None:
+    def __init__(
+        self, server: VerticalServer, ledger: Ledger, *, updates: UpdateRule, key: Key
+    ) -> None:
         self._server, self._ledger, self._rule = server, ledger, updates
         count = updates.perturbations
         self._seeds = DirectionSeeds(key, count)
@@ -67,10 +72,14 @@ class LedgerServer:
         return self._server.first_orders()
 
     def receive(self, upload: Upload) -> Sequence[Order]:
-        """Serve an upload. ReplayMismatch: the ledger has another release for it; RunError: it cannot be written."""
+        """Serve an upload. ReplayMismatch: the ledger has another release for it; RunError: it
+        cannot be written.
+        """
         client, uploads = upload.client, self._uploads
         if upload.step != uploads[client]:
-            raise RunError(f"client {client} sent its upload {upload.step} where {uploads[client]} was due")
+            raise RunError(
+                f"client {client} sent its upload {upload.step} where {uploads[client]} was due"
+            )
         orders = self._server.receive(upload)
         for order in orders:
             if order.releases:
@@ -91,7 +100,9 @@ class LedgerServer:
         return self._server.parameters()
 
     def state(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps: the role's state, and what places the ledger's updates among the uploads."""
+        """Return what a checkpoint keeps: the role's state, and what places the ledger's updates
+        among the uploads.
+        """
         placed = {"read": sorted(self._read.items()), "entered": self._entered}
         if self._entered != len(self._served):  # else each upload made the ledger's next update
             placed |= {
@@ -101,7 +112,9 @@ class LedgerServer:
         return {"role": self._server.state(), **placed}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Become what the server was when it returned this state; the ledger has what it had then, or more."""
+        """Become what the server was when it returned this state; the ledger has what it had then,
+        or more.
+        """
         self._server.restore(state["role"])
         self._entered = state["entered"]
         if "served" in state:
@@ -117,12 +130,17 @@ class LedgerServer:
         return dict(self._uploads)
 
     def awaited(self) -> Iterator[int]:
-        """Yield whose upload is to be served next, until this run has come to all that the ledger held when it began.
+        """Yield whose upload is to be served next, until this run has come to all that the ledger
+        held when it began.
 
-        That is the ledger's order: nothing else tells it of a run under the wall clock. An update of several uploads
-        says by the version it read when the last but one of them was served; those before may have come earlier.
+        That is the ledger's order: nothing else tells it of a run under the wall clock. An update
+        of several uploads says by the version it read when the last but one of them was served;
+        those before may have come earlier.
         """
-        ahead, gathered = list(self._ledger.since(self._entered, self._known).updates()), self._rule.gathered
+        ahead, gathered = (
+            list(self._ledger.since(self._entered, self._known).updates()),
+            self._rule.gathered,
+        )
         early: dict[int, list[tuple[int, int]]] = {}
         for update in ahead if gathered > 1 else ():
             (step,) = _STEP.unpack_from(update.step)
@@ -134,22 +152,25 @@ class LedgerServer:
             yield update.party
         if self._entered < self._known:
             raise ReplayMismatch(
-                f"the ledger holds {self._known} updates, of which {self._known - self._entered} cannot be served "
-                "again; restore the run's folder from a copy"
+                f"the ledger holds {self._known} updates, of which {self._known - self._entered} "
+                "cannot be served again; restore the run's folder from a copy"
             )
 
     def past(self, client: int, before: Order | None = None) -> Past:
-        """Return what a client is rebuilt from, to what it was before it got an order (None: after all answers)."""
+        """Return what a client is rebuilt from, to what it was before it got an order (None: after
+        all answers).
+        """
         last = len(self._served) if before is None else before.round
         uploads = self._served[:last].count(client)
         applied = last if before is None or uploads == 0 else last - 1
         return self._ledger.since(0, self._versions[applied]).of(client), uploads
 
     def again(self, upload: Upload) -> Order | None:
-        """Return the recorded answer to an upload that was served before: to send it again costs no privacy.
+        """Return the recorded answer to an upload that was served before: to send it again costs no
+        privacy.
 
-        A client that was lost makes its last upload once more if the answer to it was not on record when it was
-        rebuilt; the first one may still have been served in between.
+        A client that was lost makes its last upload once more if the answer to it was not on record
+        when it was rebuilt; the first one may still have been served in between.
         """
         client, step, gathered = upload.client, upload.step, self._rule.gathered
         if step >= self._uploads[client]:
@@ -179,7 +200,8 @@ class LedgerServer:
             self._compare(update)
         elif self._entered != self._ledger.version + 1:
             raise RunError(
-                f"the ledger has {self._ledger.version} updates where the server has made {self._entered}"
+                f"the ledger has {self._ledger.version} updates where the server has made "
+                f"{self._entered}"
             )
         else:
             self._ledger.enter(update)
@@ -189,9 +211,9 @@ class LedgerServer:
         for name, value, held in zip(update._fields, update, was, strict=True):
             if value != held:
                 raise ReplayMismatch(
-                    f"update {update.round}: {name} is {_shown(name, value)} and was {_shown(name, held)} when the "
-                    "ledger was written; another run, another machine or other library versions (compare "
-                    "environment.json)"
+                    f"update {update.round}: {name} is {_shown(name, value)} and was "
+                    f"{_shown(name, held)} when the ledger was written; another run, another "
+                    "machine or other library versions (compare environment.json)"
                 )
 
 
@@ -202,7 +224,8 @@ def with_ledger(
     plan = experiment.plan()
     if ledger is None or plan is None:
         return server
-    # an entry's step size says what its scalar is worth, so that anyone with the ledger can follow it
+    # an entry's step size says what its scalar is worth, so that anyone with the ledger can follow
+    # it
     updates = replace(plan.updates, lr=plan.updates.lr.times(experiment.privacy.noise().unit))
     return LedgerServer(server, ledger, updates=updates, key=Key(experiment.spec.seed))
 
@@ -212,7 +235,9 @@ def _shown(name: str, value: Any) -> Any:
 
 
 class Recorded(NamedTuple):
-    """Releases on record, each once, in the order of their addresses: int64 [n] three times, and values float64 [n]."""
+    """Releases on record, each once, in the order of their addresses: int64 [n] three times, and
+    values float64 [n].
+    """
 
     client: np.ndarray
     step: np.ndarray
@@ -222,7 +247,9 @@ class Recorded(NamedTuple):
     @property
     def by_address(self) -> dict[Address, float]:
         """The values by client, step and perturbation."""
-        addresses = zip(self.client.tolist(), self.step.tolist(), self.perturbation.tolist(), strict=True)
+        addresses = zip(
+            self.client.tolist(), self.step.tolist(), self.perturbation.tolist(), strict=True
+        )
         return dict(zip(addresses, self.value.tolist(), strict=True))
 
     def where(self, kept: np.ndarray) -> Recorded:
@@ -231,9 +258,11 @@ class Recorded(NamedTuple):
 
 
 def recorded(rows: pa.Table, ledger: Ledger | None) -> Recorded:
-    """Return every release on record: those of release rows, and those that only the ledger has, as after a kill.
+    """Return every release on record: those of release rows, and those that only the ledger has, as
+    after a kill.
 
-    rows: with the columns of `Recorded` at the least. Raises ReplayMismatch where rows and ledger differ.
+    rows: with the columns of `Recorded` at the least. Raises ReplayMismatch where rows and ledger
+    differ.
     """
     columns = [array(rows.column(name)) for name in Recorded._fields]
     if ledger is None:
@@ -251,7 +280,8 @@ def recorded(rows: pa.Table, ledger: Ledger | None) -> Recorded:
         client, step, perturbation, value = (column[place].item() for column in both)
         raise ReplayMismatch(
             f"client {client}, step {step}, perturbation {perturbation}: the rows have "
-            f"{both.value[place + 1].item()!r} as released, the ledger {value!r}; one of them was changed"
+            f"{both.value[place + 1].item()!r} as released, the ledger {value!r}; one of them was "
+            "changed"
         )
     return both.where(~twice)
 
@@ -262,15 +292,20 @@ def released(rows: Rows, ledger: Ledger | None) -> dict[Address, float]:
 
 
 def compare(rows: Rows, ledger: Ledger) -> None:
-    """Check that each release of the rows is in the ledger, with the same value. Raises ReplayMismatch."""
+    """Check that each release of the rows is in the ledger, with the same value. Raises
+    ReplayMismatch.
+    """
     if len(recorded(rows["release"], ledger).value) > ledger.entries:
         raise ReplayMismatch(
-            f"the ledger lacks releases that the rows have ({ledger.entries} of {rows['release'].num_rows} are there), "
-            "though each is written there first; restore it from a copy"
+            f"the ledger lacks releases that the rows have ({ledger.entries} of "
+            f"{rows['release'].num_rows} are there), though each is written there first; restore "
+            "it from a copy"
         )
 
 
-def _once(client: np.ndarray, step: np.ndarray, perturbation: np.ndarray, value: np.ndarray) -> Recorded:
+def _once(
+    client: np.ndarray, step: np.ndarray, perturbation: np.ndarray, value: np.ndarray
+) -> Recorded:
     """Return releases in the order of their addresses; of several with the same one the last."""
     order = np.lexsort((perturbation, step, client))
     places = [column.astype(np.int64)[order] for column in (client, step, perturbation)]
@@ -279,8 +314,13 @@ def _once(client: np.ndarray, step: np.ndarray, perturbation: np.ndarray, value:
 
 
 def _begins(columns: Sequence[np.ndarray], first: Sequence[np.ndarray]) -> bool:
-    """Return whether columns begin with others, as a ledger's do with those of rows that nobody has changed."""
-    return all(np.array_equal(column[: len(part)], part) for column, part in zip(columns, first, strict=True))
+    """Return whether columns begin with others, as a ledger's do with those of rows that nobody has
+    changed.
+    """
+    return all(
+        np.array_equal(column[: len(part)], part)
+        for column, part in zip(columns, first, strict=True)
+    )
 
 
 def _like_the_next(found: Recorded) -> np.ndarray:

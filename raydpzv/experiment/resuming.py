@@ -1,7 +1,7 @@
 """Continue a run that was stopped or killed, of either kind and by any runner.
 
-Under the virtual clock a run is a function of its scenario and its releases, and the releases are on record. Giving
-recorded releases out again costs no privacy.
+Under the virtual clock a run is a function of its scenario and its releases, and the releases are
+on record. Giving recorded releases out again costs no privacy.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ Continued = tuple[Prepared, RunWriter, str]
 def continued(path: Path, moved: Sequence[str] = ()) -> Continued:
     """Return what continues, the folder it writes to (locked), and the scenario's name.
 
-    moved: where its data are now, see `RunFolder.open`. Raises InputError if the run is complete or cannot be
-    continued, DataError if its folder is damaged.
+    moved: where its data are now, see `RunFolder.open`. Raises InputError if the run is complete or
+    cannot be continued, DataError if its folder is damaged.
     """
     if found := link_of(path):
         raise InputError(
-            f"{path}: is this machine's copy of {found.uri}, which another machine may have continued; continue with: "
-            f"raydpzv resume {path}"
+            f"{path}: is this machine's copy of {found.uri}, which another machine may have "
+            f"continued; continue with: raydpzv resume {path}"
         )
     return resuming(path, moved)
 
@@ -65,7 +65,8 @@ def continued(path: Path, moved: Sequence[str] = ()) -> Continued:
 def continued_at(
     uri: str, path: Path, moved: Sequence[str] = (), waits: Waits = lambda sentence: None
 ) -> Iterator[tuple[Continued, FolderUploader]]:
-    """Yield the same of a run in a storage, downloaded to a folder, and its uploader; held while the block runs.
+    """Yield the same of a run in a storage, downloaded to a folder, and its uploader; held while
+    the block runs.
 
     waits: called with another process whose lease has to run out first. Raises as `continued` and
     `raydpzv.storage.download.resumed` do.
@@ -111,11 +112,13 @@ def go_back(prepared: Prepared, writer: RowWriter, fault: Mapping[str, Any]) -> 
     return prepared
 
 
-def fall_back(prepared: Prepared, writer: RowWriter, error: ReplayMismatch, time: float) -> Prepared:
+def fall_back(
+    prepared: Prepared, writer: RowWriter, error: ReplayMismatch, time: float
+) -> Prepared:
     """Return what resumes where a checkpoint contradicts the ledger.
 
-    That is from the checkpoint before it, else from the run's start with all updates of the ledger. time: of the run's
-    clock. Raises as `restarted` does.
+    That is from the checkpoint before it, else from the run's start with all updates of the ledger.
+    time: of the run's clock. Raises as `restarted` does.
     """
     folder = writer.folder
     assert folder is not None
@@ -125,21 +128,25 @@ def fall_back(prepared: Prepared, writer: RowWriter, error: ReplayMismatch, time
     said = " ".join(str(error).split(";")[0].split())
     message = f"the last one contradicts the ledger ({said}), which keeps all updates; the run resumes from"
     return go_back(
-        prepared, writer, {"time": time, "party": "checkpoint", "kind": CONTRADICTION, "message": message}
+        prepared,
+        writer,
+        {"time": time, "party": "checkpoint", "kind": CONTRADICTION, "message": message},
     )
 
 
 def resuming(path: Path, moved: Sequence[str] = ()) -> Continued:
     """Return what continues a run, also one that a storage has.
 
-    It resumes from its last checkpoint, without one from its start, to the same bits. Releases on record are given
-    out again, then the run draws fresh noise. What only the ledger knows of, since a kill lost its rows, counts as
-    recorded too. All is read and checked before anything is changed. Under the wall clock it resumes as a new segment
-    (`raydpzv.segments.run_segments`). Raises InputError if the run is complete, is being written by another process, or
-    if its scenario or data are not what they were; DataError if rows, ledger or checkpoints are damaged or do not
-    belong together.
+    It resumes from its last checkpoint, without one from its start, to the same bits. Releases on
+    record are given out again, then the run draws fresh noise. What only the ledger knows of, since
+    a kill lost its rows, counts as recorded too. All is read and checked before anything is
+    changed. Under the wall clock it resumes as a new segment (`raydpzv.segments.run_segments`).
+    Raises InputError if the run is complete, is being written by another process, or if its
+    scenario or data are not what they were; DataError if rows, ledger or checkpoints are damaged or
+    do not belong together.
     """
-    # locked first of all: else a segment of another process, started and lost meanwhile, would not count
+    # locked first of all: else a segment of another process, started and lost meanwhile, would not
+    # count
     folder = RunWriter.locked(path, moved)
     try:
         spec = folder.spec()
@@ -161,8 +168,8 @@ def resuming(path: Path, moved: Sequence[str] = ()) -> Continued:
 def restarted(prepared: Prepared, folder: RunWriter) -> Prepared:
     """Return what resumes in a run's folder, from its last checkpoint or its start; reads alone.
 
-    prepared: as the run was started or resumed with. Raises InputError if no run can resume from a record, DataError if
-    it is damaged.
+    prepared: as the run was started or resumed with. Raises InputError if no run can resume from a
+    record, DataError if it is damaged.
     """
     check_recomputable(prepared, folder.path)
     check_new_segment(prepared, folder)
@@ -171,37 +178,46 @@ def restarted(prepared: Prepared, folder: RunWriter) -> Prepared:
 
 
 def restarted_vertical(prepared: PreparedVertical, folder: RunWriter) -> PreparedVertical:
-    """Return what gives out the releases on record that the run may come to; the folder keeps the ledger as read."""
+    """Return what gives out the releases on record that the run may come to; the folder keeps the
+    ledger as read.
+    """
     with ledger_of(prepared, folder) as ledger:
         releases = _releases_on_record(folder, folder.checkpoint(), ledger)
         if ledger is None and len(releases.value) and fresh_noise(prepared):
             raise DataError(
-                f"{folder.ledger}: wanted the run's ledger, which holds what was released, but there is none: restore "
-                "it from a copy, or start a new run with --out"
+                f"{folder.ledger}: wanted the run's ledger, which holds what was released, but "
+                "there is none: restore it from a copy, or start a new run with --out"
             )
     folder.read_ledger = ledger
     return prepared.with_record(releases.by_address, continues=True)
 
 
 def restarted_horizontal(prepared: PreparedHorizontal, folder: RunFolder) -> PreparedHorizontal:
-    """Return what knows of the releases on record, and of those that lost segments may have made."""
+    """Return what knows of the releases on record, and of those that lost segments may have
+    made.
+    """
     if prepared.setting:  # the one before the last knows of fewer releases than were made
         folder.checkpoint(only_last=True)
-        # a copy from a storage may hold rows of later rounds, which were read last; these rounds are made again to the
-        # same bits, since a storage is not resumed from where noise of the system may have followed
+        # a copy from a storage may hold rows of later rounds, which were read last; these rounds
+        # are made again to the same bits, since a storage is not resumed from where noise of the
+        # system may have followed
         if not (prepared.releases_again or prepared.asynchronous or link_of(folder.path)):
             _require_newest(folder)
     recorded = _checked_updates(prepared, folder)
-    if prepared.counts_segments:  # each segment that wrote no checkpoint may have released what was under way
+    if (
+        prepared.counts_segments
+    ):  # each segment that wrote no checkpoint may have released what was under way
         segments = segments_started(folder) + (folder.checkpoint() is None)
         prepared = replace(prepared, lost=segments * prepared.under_way)
     return replace(prepared, recorded=recorded) if prepared.releases_again else prepared
 
 
 def _require_newest(folder: RunFolder) -> None:
-    """Raise DataError for an account that knows of fewer releases than were made, which no ledger holds.
+    """Raise DataError for an account that knows of fewer releases than were made, which no ledger
+    holds.
 
-    A checkpoint follows each round that releases something, so that no row can be of more than the round after it.
+    A checkpoint follows each round that releases something, so that no row can be of more than the
+    round after it.
     """
     checkpoint = folder.checkpoint()
     made = checkpoint.round if checkpoint else 0
@@ -216,7 +232,8 @@ def _require_newest(folder: RunFolder) -> None:
 
 
 def _checked_updates(prepared: PreparedHorizontal, folder: RunFolder) -> int:
-    """Return how many updates a run's ledger has; raise what keeps it from continuing, before any row is dropped.
+    """Return how many updates a run's ledger has; raise what keeps it from continuing, before any
+    row is dropped.
 
     DataError: its ledger is damaged or ends before its checkpoint.
     """
@@ -227,15 +244,19 @@ def _checked_updates(prepared: PreparedHorizontal, folder: RunFolder) -> int:
     with Ledger.open(folder.ledger, expect=prepared.plan.header()) as ledger:
         if ledger.version < made:
             raise DataError(
-                f"{folder.ledger}: holds {ledger.version} updates, but the run's checkpoint is one after {made}: its "
-                "end was lost, so the run cannot continue; start a new one with --out"
+                f"{folder.ledger}: holds {ledger.version} updates, but the run's checkpoint is one "
+                f"after {made}: its end was lost, so the run cannot continue; start a new one with "
+                "--out"
             )
         ledger.load_snapshot(RESUMED, made)  # where it resumes is checked before any row is dropped
         return ledger.version
 
 
-def _releases_on_record(folder: RunFolder, checkpoint: Checkpoint | None, ledger: Ledger | None) -> Recorded:
-    """Return the releases that a run may come to which continues from a checkpoint (None: from its start).
+def _releases_on_record(
+    folder: RunFolder, checkpoint: Checkpoint | None, ledger: Ledger | None
+) -> Recorded:
+    """Return the releases that a run may come to which continues from a checkpoint (None: from its
+    start).
 
     Raises DataError if the ledger lacks updates that the checkpoint counts.
     """
@@ -243,8 +264,8 @@ def _releases_on_record(folder: RunFolder, checkpoint: Checkpoint | None, ledger
     if entered is not None and (ledger is None or ledger.version < entered):
         held = "there is none" if ledger is None else f"it holds {ledger.version}"
         raise DataError(
-            f"{folder.ledger}: wanted the ledger of the run's checkpoint, with {entered} updates or more, but {held}: "
-            "restore it from a copy, or start a new run with --out"
+            f"{folder.ledger}: wanted the ledger of the run's checkpoint, with {entered} updates "
+            f"or more, but {held}: restore it from a copy, or start a new run with --out"
         )
     releases = recorded(column_rows(folder, "release", Recorded._fields), ledger)
     _check_gaps(releases, folder.path)
@@ -263,14 +284,16 @@ def _check_gaps(releases: Recorded, path: Path) -> None:
     before[np.flatnonzero(client[1:] != client[:-1]) + 1] = -1
     for place in np.flatnonzero(step > before + 1)[:1]:
         raise DataError(
-            f"{path}: the record lacks the release for client {client[place]}, step {before[place] + 1}: rows are "
-            "missing"
+            f"{path}: the record lacks the release for client {client[place]}, step "
+            f"{before[place] + 1}: rows are missing"
         )
 
 
 def prepared_again(spec: AnyScenario, folder: RunFolder) -> Prepared:
     """Return a run's experiment with the coins that it began with."""
-    found: Prepared = PREPARERS[spec.kind](spec, read_coins(folder.path) if spec.secret_coins else None)
+    found: Prepared = PREPARERS[spec.kind](
+        spec, read_coins(folder.path) if spec.secret_coins else None
+    )
     return found
 
 
@@ -278,8 +301,8 @@ def check_recomputable(experiment: Prepared, path: Path) -> None:
     """Raise NotRecomputable for a run that its record cannot reproduce."""
     if what := experiment.unrecorded:
         raise NotRecomputable(
-            f"{path}: {what} came from the operating system and was not kept, so it cannot be computed again; start a "
-            "new run"
+            f"{path}: {what} came from the operating system and was not kept, so it cannot be "
+            "computed again; start a new run"
         )
 
 
@@ -290,19 +313,26 @@ def drop_left_over(folder: RunFolder) -> None:
 
 
 def check_resumable(folder: RunFolder) -> None:
-    """Raise InputError for a run that has come to its end; what a kill after that left in its folder is deleted."""
+    """Raise InputError for a run that has come to its end; what a kill after that left in its
+    folder is deleted.
+    """
     if complete := folder.completed_by():
         drop_left_over(folder)
-        raise InputError(f"{folder.path}: this run is complete ({shown(complete)}); nothing to resume")
+        raise InputError(
+            f"{folder.path}: this run is complete ({shown(complete)}); nothing to resume"
+        )
 
 
 def check_new_segment(experiment: Prepared, folder: RunFolder) -> None:
-    """Raise NotRecomputable for a run under the wall clock that no new segment can continue, or not from its folder."""
+    """Raise NotRecomputable for a run under the wall clock that no new segment can continue, or not
+    from its folder.
+    """
     if experiment.spec.clock.kind != "wall":
         return
     if why := experiment.no_segment:
         raise NotRecomputable(
-            f"{folder.path}: this wall-clock run cannot be continued: {why}; start a new one with --out"
+            f"{folder.path}: this wall-clock run cannot be continued: {why}; start a new one with "
+            "--out"
         )
     ledger = folder.ledger.exists()
     if folder.checkpoint() is None and not ledger and folder.rows()["service"].num_rows:
@@ -313,7 +343,8 @@ def check_new_segment(experiment: Prepared, folder: RunFolder) -> None:
 
 
 def check_same(experiment: Prepared, folder: RunFolder) -> None:
-    """Raise InputError if the scenario, the data or a user's own code are not those with which the run began.
+    """Raise InputError if the scenario, the data or a user's own code are not those with which the
+    run began.
 
     Raises DataError where the data cannot be identified, since the operator's file is away.
     """
@@ -331,7 +362,9 @@ def check_same(experiment: Prepared, folder: RunFolder) -> None:
 
 
 def other_code(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
-    """Return the first of a user's modules, or else of the objects, in which two fingerprints differ, None: none."""
+    """Return the first of a user's modules, or else of the objects, in which two fingerprints
+    differ, None: none.
+    """
     there, here = before.get(OWN_DIGESTS, {}), now.get(OWN_DIGESTS, {})
     names = sorted({*there, *here}, key=lambda name: (is_foreign(name), name))
     return next((name for name in names if there.get(name) != here.get(name)), None)
@@ -345,8 +378,8 @@ def check_scenario(folder: RunFolder, now: str) -> None:
 
 def _changed(folder: RunFolder, what: str) -> InputError:
     return InputError(
-        f"{folder.path}: {what} changed since the run began, so its record does not belong to it; start a "
-        "new run with --out"
+        f"{folder.path}: {what} changed since the run began, so its record does not belong to it; "
+        "start a new run with --out"
     )
 
 

@@ -1,8 +1,9 @@
-"""What every run does, wherever its parties are: serve, take the checkpoints that are due, stop, and report facts.
+"""What every run does, wherever its parties are: serve, take the checkpoints that are due, stop,
+and report facts.
 
-A run in this process and a server actor hold one `RunCore` each. They differ in the sink: rows and checkpoints go to
-a `RowWriter` here, to a queue that the driver empties on Ray. What vertical and horizontal runs do differently is
-in `run_vertical` and `run_horizontal`.
+A run in this process and a server actor hold one `RunCore` each. They differ in the sink: rows and
+checkpoints go to a `RowWriter` here, to a queue that the driver empties on Ray. What vertical and
+horizontal runs do differently is in `run_vertical` and `run_horizontal`.
 """
 
 from __future__ import annotations
@@ -79,8 +80,8 @@ class StopAt:
 class RunControls:
     """How a run is steered from outside.
 
-    evaluated: called at each evaluation. keeps: whether checkpoints are taken. keep_evaluated: whether one is taken at
-    each evaluation, too.
+    evaluated: called at each evaluation. keeps: whether checkpoints are taken. keep_evaluated:
+    whether one is taken at each evaluation, too.
     """
 
     stop: StopAt
@@ -91,7 +92,8 @@ class RunControls:
 
 @dataclass(frozen=True)
 class RunParts:
-    """What a run's loop works with: its ledger, if it keeps one, where checkpoints go, and how it is steered.
+    """What a run's loop works with: its ledger, if it keeps one, where checkpoints go, and how it
+    is steered.
 
     checkpoint: where the run resumes; None: at its start.
     """
@@ -103,7 +105,9 @@ class RunParts:
 
 
 class RunCore(ABC):
-    """One run's server loop with its privacy account, rows and checkpoints. server: keeps the ledger, if any."""
+    """One run's server loop with its privacy account, rows and checkpoints. server: keeps the
+    ledger, if any.
+    """
 
     rounds = False
     """Whether checkpoints are taken after rounds; else they are taken between two events."""
@@ -121,9 +125,11 @@ class RunCore(ABC):
         self._ledger, self._checkpoint = parts.ledger, parts.checkpoint
         self._every = prepared.spec.evaluate.every
         self.privacy_filter = prepared.privacy_filter()
-        self.recorder = Recorder(prepared.skipped_rows(), self.privacy_filter.epsilons, prepared.age_window)
+        self.recorder = Recorder(
+            prepared.skipped_rows(), self.privacy_filter.epsilons, prepared.age_window
+        )
         self.server_loop = ServerLoop(
-            *(server, self.privacy_filter, self.recorder, prepared.budget(), controls.evaluated)
+            server, self.privacy_filter, self.recorder, prepared.budget(), controls.evaluated
         )
         self._policy = prepared.checkpoint_policy() if controls.keeps else None
 
@@ -154,7 +160,9 @@ class RunCore(ABC):
             self.wall.stop(reason)
 
     def run_virtual(self, host: Executor, tick: Callable[[], None] = lambda: None) -> None:
-        """Run under the virtual clock. host: does the clients' work; tick: called after every service."""
+        """Run under the virtual clock. host: does the clients' work; tick: called after every
+        service.
+        """
 
         def ticked() -> None:
             tick()
@@ -187,9 +195,11 @@ class RunCore(ABC):
     def keep_segment(
         self, saved: Callable[[], Sequence[SavedClient]] = lambda: (), *, due: bool = False
     ) -> None:
-        """Take a checkpoint from which the next segment can start (wall clock), if it is `due` or the time has come.
+        """Take a checkpoint from which the next segment can start (wall clock), if it is `due` or
+        the time has come.
 
-        saved: asked for the clients' states. Nothing is served meanwhile, so that all parties are at one moment.
+        saved: asked for the clients' states. Nothing is served meanwhile, so that all parties are
+        at one moment.
         """
         policy = self._policy
         if policy is None or not (due or self._due()):
@@ -203,7 +213,9 @@ class RunCore(ABC):
         self.server_loop.checkpointed(policy.taken(checkpoint.round, size))
 
     def _keep(self, run: VirtualRun, rows: Rows | None = None) -> None:
-        """Hand over rows (None: all so far) and a checkpoint from which the run can resume after them."""
+        """Hand over rows (None: all so far) and a checkpoint from which the run can resume after
+        them.
+        """
         policy = self._policy
         assert policy is not None
         self._sink.hold(self.recorder.drain() if rows is None else rows)
@@ -244,7 +256,9 @@ class RunCore(ABC):
 
 
 class LocalParties(ABC):
-    """The parties of a run in this process, and its server loop. A wing has more to do than is done here."""
+    """The parties of a run in this process, and its server loop. A wing has more to do than is done
+    here.
+    """
 
     core: RunCore
     host: Executor

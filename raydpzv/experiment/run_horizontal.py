@@ -42,7 +42,9 @@ from raydpzv.wire.messages import ClientModels
 from raydpzv.wire.network import instant
 
 OWN_MODELS = "own_models"
-"""Under which name a checkpoint keeps the models of clients that nobody can rebuild, `ClientModels`."""
+"""Under which name a checkpoint keeps the models of clients that nobody can rebuild,
+`ClientModels`.
+"""
 _WARM_UP_ROWS = 512
 """Held-out rows that a warm-up scores, at most."""
 
@@ -50,7 +52,8 @@ _WARM_UP_ROWS = 512
 class HorizontalCore(RunCore):
     """The server loop of a horizontal run. A view of the model follows by `watch`, before the run.
 
-    own_models: asked for the models that only the clients have, after so many updates; only of methods that drift.
+    own_models: asked for the models that only the clients have, after so many updates; only of
+    methods that drift.
     """
 
     segment: PullSegment
@@ -143,7 +146,9 @@ class HorizontalParties(LocalParties):
         warm_up(self._prepared, self._device)
 
     def bring_segment(self) -> None:
-        """Build the hosts' clients, and restore rows and accounts to the start of a segment under the wall clock."""
+        """Build the hosts' clients, and restore rows and accounts to the start of a segment under
+        the wall clock.
+        """
         hosts = range(local_hosts(self._prepared))
         self._hosts = [self._prepared.client_group(self._ledger, self._device) for _ in hosts]
         self.core.bring_segment()
@@ -191,14 +196,17 @@ def virtual_run(
     hooks: LoopHooks,
     state: Mapping[str, Any] | None,
 ) -> VirtualRun:
-    """Return a horizontal run under the virtual clock; state: of a checkpoint, None: from its start."""
+    """Return a horizontal run under the virtual clock; state: of a checkpoint, None: from its
+    start.
+    """
     kind = PullRun if prepared.asynchronous else VirtualRun
     scoring = Scoring(lambda: view.evaluate(server_loop.updates), prepared.spec.evaluate.every)
     return kind(server_loop, host, prepared.timing, scoring, hooks, state)
 
 
 def repeated(prepared: PreparedHorizontal, updates: int, seen: Callable[[Upload], None]) -> str:
-    """Make a run's first updates again under the virtual clock, in memory; return the digest of their ledger.
+    """Make a run's first updates again under the virtual clock, in memory; return the digest of
+    their ledger.
 
     seen: called with each upload before it is served.
     """
@@ -213,16 +221,20 @@ def repeated(prepared: PreparedHorizontal, updates: int, seen: Callable[[Upload]
 
 
 def own_models(checkpoint: Checkpoint) -> ClientModels | None:
-    """Return the clients' own models that a checkpoint keeps, of methods whose models nobody can rebuild."""
+    """Return the clients' own models that a checkpoint keeps, of methods whose models nobody can
+    rebuild.
+    """
     kept: ClientModels | None = checkpoint.state.get(OWN_MODELS)
     return kept
 
 
 def warm_up(prepared: PreparedHorizontal, device: str) -> None:
-    """Let throw-away parties make a run's first updates, so that first calls, which compile, are no epoch's.
+    """Let throw-away parties make a run's first updates, so that first calls, which compile, are no
+    epoch's.
 
-    They are made anew and dropped: clients, server, rows, and a ledger in memory. Nothing leaves this function, so the
-    data may be the run's own. Two clients wake in turn, each to what the other has done; a method of rounds makes two.
+    They are made anew and dropped: clients, server, rows, and a ledger in memory. Nothing leaves
+    this function, so the data may be the run's own. Two clients wake in turn, each to what the
+    other has done; a method of rounds makes two.
     """
     clients, test = prepared.parts.clients, prepared.split.test
     nothing = DelayModel([0.0] * clients, "constant", Key(0))

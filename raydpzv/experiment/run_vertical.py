@@ -18,7 +18,14 @@ from raydpzv.segments.run_segments import WallSegment
 from raydpzv.sim.clock import WallClock
 from raydpzv.sim.executor import Executor, LocalExecutor, split_score
 from raydpzv.sim.virtual import LoopHooks, Scoring, VirtualRun
-from raydpzv.sim.wall import ClientLoop, LockedServerLoop, Resumption, SavedClient, UnderWay, WallPace
+from raydpzv.sim.wall import (
+    ClientLoop,
+    LockedServerLoop,
+    Resumption,
+    SavedClient,
+    UnderWay,
+    WallPace,
+)
 
 
 class VerticalCore(RunCore):
@@ -44,7 +51,9 @@ class VerticalCore(RunCore):
         return self._parties.take(run)
 
     def bring_segment(self, host: Executor) -> None:
-        """Restore roles to the start of a segment under the wall clock; host: does the clients' work until then."""
+        """Restore roles to the start of a segment under the wall clock; host: does the clients'
+        work until then.
+        """
         clients = self._prepared.spec.split.clients
         self.segment = WallSegment(
             self.server_loop, self.recorder, clients, self._checkpoint, self.ledger_server
@@ -66,7 +75,9 @@ class VerticalCore(RunCore):
         return self.wall
 
     def evaluate(self, uploads: list[Upload]) -> None:
-        """Score the clients' held-out embeddings (client order) under the wall clock, also before it is open."""
+        """Score the clients' held-out embeddings (client order) under the wall clock, also before
+        it is open.
+        """
         if self.clock is None:
             self.server_loop.evaluated(composed(self._server, uploads), self.segment.start.time)
         else:
@@ -103,7 +114,8 @@ class VerticalParties(LocalParties):
         wall, start = self.core.open_wall(clock), self.core.segment.start
         pace = WallPace(self._prepared.timing, clock, self._prepared.spec.resources.timeout)
         self._loops = [
-            ClientLoop(m, role, wall, pace, start=start.of(m)) for m, role in enumerate(self._clients)
+            ClientLoop(m, role, wall, pace, start=start.of(m))
+            for m, role in enumerate(self._clients)
         ]
         return self._loops
 
@@ -125,4 +137,6 @@ class VerticalParties(LocalParties):
 
 def parameters(server: VerticalServer, clients: Sequence[Client]) -> dict[str, np.ndarray]:
     """Return every party's parameters by its name."""
-    return {"server": server.parameters()} | {f"client {m}": c.parameters() for m, c in enumerate(clients)}
+    return {"server": server.parameters()} | {
+        f"client {m}": c.parameters() for m, c in enumerate(clients)
+    }

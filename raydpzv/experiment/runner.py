@@ -12,7 +12,14 @@ from pathlib import Path
 from raydpzv.config.catalog import scenario_of
 from raydpzv.config.scenario import AnyScenario
 from raydpzv.errors import InputError, ReplayMismatch, SpecError
-from raydpzv.experiment.finalize import RowWriter, Run, RunFinalizer, RunOptions, contradicts, run_folder
+from raydpzv.experiment.finalize import (
+    RowWriter,
+    Run,
+    RunFinalizer,
+    RunOptions,
+    contradicts,
+    run_folder,
+)
 from raydpzv.experiment.local_session import LocalSession, frozen_heap, one_thread, open_ledger
 from raydpzv.experiment.prepare import Prepared, prepare
 from raydpzv.experiment.resuming import continued, fall_back
@@ -41,16 +48,19 @@ def run(
 ) -> Run:
     """Run a scenario and return its summary, rows and models.
 
-    spec: a scenario, or the name of one. out: a run folder to write, which must not hold a run yet; None writes
-    nothing. runner: "local" (this process) or "ray" (server and clients are actors; joins the surrounding cluster or
-    starts a local one). callbacks: called while the run is at work (docs/watching.md). storage: the URI of a folder
-    on a file system of pyarrow's, to which `out` is uploaded as it grows (docs/cluster.md). The others as in
-    `RunOptions`. Raises InputError before anything is written, RunError after.
+    spec: a scenario, or the name of one. out: a run folder to write, which must not hold a run yet;
+    None writes
+    nothing. runner: "local" (this process) or "ray" (server and clients are actors; joins the
+    surrounding cluster or starts a local one). callbacks: called while the run is at work
+    (docs/watching.md). storage: the URI of a folder on a file system of pyarrow's, to which `out`
+    is uploaded as it grows (docs/cluster.md). The others as in `RunOptions`. Raises InputError
+    before anything is written, RunError after.
     """
     for given in callbacks:
         if not isinstance(given, Callback):
             raise InputError(
-                f"callbacks: wanted objects of raydpzv.Callback, got {given!r}; derive a class from it"
+                f"callbacks: wanted objects of raydpzv.Callback, got {given!r}; derive a class "
+                "from it"
             )
     start = RUNNERS[runner]
     if storage is not None and out is None:
@@ -71,7 +81,8 @@ def run(
     asked = scenario_of(spec)
     if runner == "local" and asked.resources.lane == "socket":
         raise SpecError(
-            'resources.lane: wanted "auto" or "ray" with the local runner, which has no actors, got "socket"'
+            'resources.lane: wanted "auto" or "ray" with the local runner, which has no actors, '
+            'got "socket"'
         )
     prepared = prepare(asked)
 
@@ -82,14 +93,20 @@ def run(
         return _watched(start, prepared, replace(options, storage=uploader), own_stop=stop is None)
 
 
-def resume(path: str | Path, *, runner: str | None = None, callbacks: Sequence[Callback] = ()) -> Run:
-    """Resume an interrupted run in its folder, under the virtual clock to the same bits; as `raydpzv resume` does.
+def resume(
+    path: str | Path, *, runner: str | None = None, callbacks: Sequence[Callback] = ()
+) -> Run:
+    """Resume an interrupted run in its folder, under the virtual clock to the same bits; as
+    `raydpzv resume` does.
 
-    Hand over the same model, data and method first, if they are your own: make the scenario again. runner: left out,
-    "local", under the wall clock the run's first one. Raises InputError and DataError.
+    Hand over the same model, data and method first, if they are your own: make the scenario again.
+    runner: left out, "local", under the wall clock the run's first one. Raises InputError and
+    DataError.
     """
     if not isinstance(path, str | Path):
-        raise InputError(f"path: wanted the folder of a run, got {type(path).__name__}; give what `out` was")
+        raise InputError(
+            f"path: wanted the folder of a run, got {type(path).__name__}; give what `out` was"
+        )
     asked = RUNNERS[runner] if runner else None
     prepared, folder, name = continued(Path(path))
     start = asked or RUNNERS[usual_runner(prepared.spec, folder)]
@@ -97,13 +114,19 @@ def resume(path: str | Path, *, runner: str | None = None, callbacks: Sequence[C
 
 
 def usual_runner(spec: AnyScenario, folder: RunFolder) -> str:
-    """Return the default runner of a resumed run: under the wall clock its first one, which made its times."""
+    """Return the default runner of a resumed run: under the wall clock its first one, which made
+    its times.
+    """
     began = str(folder.environment().get("runner"))
     return began if spec.clock.kind == "wall" and began in RUNNERS else "local"
 
 
-def _watched(start: Callable[..., Run], prepared: Prepared, options: RunOptions, *, own_stop: bool) -> Run:
-    """Run, with a line of progress in a notebook; own_stop: nobody else sets `stop`, so that Ctrl-C does."""
+def _watched(
+    start: Callable[..., Run], prepared: Prepared, options: RunOptions, *, own_stop: bool
+) -> Run:
+    """Run, with a line of progress in a notebook; own_stop: nobody else sets `stop`, so that Ctrl-C
+    does.
+    """
     line, out = CellLine(), options.out
     folder = out.path if isinstance(out, RunWriter) else out
     how = (
@@ -125,7 +148,9 @@ def _watched(start: Callable[..., Run], prepared: Prepared, options: RunOptions,
 
 
 def run_local(prepared: Prepared, options: RunOptions | None = None) -> Run:
-    """Run in this process. Raises RunError if the run fails, InputError before anything is written."""
+    """Run in this process. Raises RunError if the run fails, InputError before anything is
+    written.
+    """
     given = options or RunOptions()
     with (
         one_thread(prepared.engine),

@@ -22,7 +22,9 @@ NO_ACCOUNT = "the account of the releases is lost, and no planned number of upda
 
 
 class Outcome(NamedTuple):
-    """How a run ended: status "done", "stopped" or "failed", and why; fault: the class of the error that ended it."""
+    """How a run ended: status "done", "stopped" or "failed", and why; fault: the class of the error
+    that ended it.
+    """
 
     status: str
     reason: str
@@ -51,7 +53,11 @@ def summarise(scenario: str, experiment: Prepared, rows: Rows, ending: Ending) -
     last, best = tested(rows)[-1:], metrics.best_by_validation(rows["evaluation"])
     message, service = rows["message"], rows["service"]
     done = ending.outcome.status == "done"
-    final = setting.as_made(ending.spent, done=done, beyond_plan=ending.beyond_plan) if setting else None
+    final = (
+        setting.as_made(ending.spent, done=done, beyond_plan=ending.beyond_plan)
+        if setting
+        else None
+    )
     said = judge((), NO_ACCOUNT) if setting and not final else verdict(final)
     found, shares = _failure(experiment, rows, ending), experiment.class_shares()
     failed, why_failed = found
@@ -72,7 +78,10 @@ def summarise(scenario: str, experiment: Prepared, rows: Rows, ending: Ending) -
         "validation_accuracy": best.validation_accuracy if best else math.nan,
         "peak_accuracy": metrics.peak_accuracy(rows["evaluation"]),
         **metrics.final_areas(rows["auc"]),
-        **{name: metrics.final_score(rows[name], name) for name in ("balanced_accuracy", "concordance")},
+        **{
+            name: metrics.final_score(rows[name], name)
+            for name in ("balanced_accuracy", "concordance")
+        },
         **_measures(rows),
         "loss": last[0]["loss"] if last else math.nan,
         "top_share": last[0]["top_share"] if last else math.nan,
@@ -103,13 +112,21 @@ def summarise(scenario: str, experiment: Prepared, rows: Rows, ending: Ending) -
 
 
 def _measures(rows: Rows) -> dict[str, Any]:
-    """Return each further measure at the last evaluation of the test rows; {} of runs without any."""
+    """Return each further measure at the last evaluation of the test rows; {} of runs without
+    any.
+    """
     found = metrics.measures(rows["measure"])
-    return {"measures": {name: float(values[-1]) for name, (_, values) in found.items()}} if found else {}
+    return (
+        {"measures": {name: float(values[-1]) for name, (_, values) in found.items()}}
+        if found
+        else {}
+    )
 
 
 def _evaluated_model(experiment: Prepared, ending: Ending) -> str:
-    """Return in words which model the last evaluation scored, the one that is kept and published."""
+    """Return in words which model the last evaluation scored, the one that is kept and
+    published.
+    """
     first, made = experiment.averages_after, ending.facts.get("ledger", {}).get("updates", 0)
     if first is None or made <= first:
         return NEWEST
@@ -117,7 +134,9 @@ def _evaluated_model(experiment: Prepared, ending: Ending) -> str:
 
 
 def _interruptions(experiment: Prepared, rows: Rows) -> dict[str, Any]:
-    """Return what interrupted a run of real time: legs, and for how long each client was silent; {} of others."""
+    """Return what interrupted a run of real time: legs, and for how long each client was silent; {}
+    of others.
+    """
     spec = experiment.spec
     if spec.clock.kind == "virtual":
         return {}

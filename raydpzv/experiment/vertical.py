@@ -48,8 +48,9 @@ Releases = Mapping[Address, float]
 class PreparedVertical(Prepared):
     """A scenario with its data loaded, its parties' factories ready and its privacy setting known.
 
-    numbers: which row of the table as it was read each training row is, int [D]; unused: the columns that no client
-    holds; secret: what the coins of its batches come from, for the operator alone,
+    numbers: which row of the table as it was read each training row is, int [D]; unused: the
+    columns that no client holds; secret: what the coins of its batches come from, for the operator
+    alone,
     None: the run's seed.
     """
 
@@ -104,7 +105,9 @@ class PreparedVertical(Prepared):
         return self.spec.barrier
 
     def plan(self) -> BottomPlan | None:
-        """Return the clients' models and how releases move them; None for methods that keep no ledger."""
+        """Return the clients' models and how releases move them; None for methods that keep no
+        ledger.
+        """
         if self.spec.descriptor.rule is None:
             return None
         return BottomPlan(self.spec, tuple(c.x_train.shape[1:] for c in self.clients))
@@ -142,7 +145,9 @@ class PreparedVertical(Prepared):
             raise InputError(f"party: each party has a model; name one of {names}, or server")
         client = client_number(str(party), self.spec.party_names, "party")
         if not 0 <= client < len(self.clients):
-            raise InputError(f"party: wanted a party from 0 to {len(self.clients) - 1}, got {party!r}")
+            raise InputError(
+                f"party: wanted a party from 0 to {len(self.clients) - 1}, got {party!r}"
+            )
         return f"client {client}"
 
     def module(self, name: str) -> torch.nn.Module:
@@ -177,10 +182,13 @@ def prepare_vertical(
     change: TableChange | None = None,
     strangers: tuple[int, ...] = (),
 ) -> PreparedVertical:
-    """Load the data, share out its features, and build what a run needs. Raises SpecError and DataError.
+    """Load the data, share out its features, and build what a run needs. Raises SpecError and
+    DataError.
 
-    secret: of the coins of a run that began before; None: a new one, if the scenario wants its coins from the system.
-    change: made to the table as it was read; strangers: its rows whose label becomes one that no other row has.
+    secret: of the coins of a run that began before; None: a new one, if the scenario wants its
+    coins from the system.
+    change: made to the table as it was read; strangers: its rows whose label becomes one that no
+    other row has.
     """
     loaded = load_scenario(spec, change, strangers)
     train = loaded.split.train

@@ -1,13 +1,15 @@
 """A run's first exchanges, made before t = 0 by parties that are thrown away.
 
-First calls are slow: kernels are compiled or loaded, libraries set themselves up, a first message between two actors
-takes seconds. Under the wall clock that would make epochs late and embeddings stale. So the parties' whole cycle
-(upload, service, answer applied, a second one, evaluation) is run beforehand, through the very code of the run.
+First calls are slow: kernels are compiled or loaded, libraries set themselves up, a first message
+between two actors takes seconds. Under the wall clock that would make epochs late and embeddings
+stale. So the parties' whole cycle (upload, service, answer applied, a second one, evaluation) is
+run beforehand, through the very code of the run.
 
-What takes part is made anew for this and dropped: roles, server loop, rows, privacy account, a ledger in memory.
-Clients hold rows of zeros and the server labels of zero, so that no record is in anything that is computed or sent: the
-noise drawn here hides nothing, releases nothing and is accounted for nowhere. Streams of randomness are addressed
-(`Key`), so that using them moves none. Under the virtual clock nothing is warmed up: no time of such a run is real.
+What takes part is made anew for this and dropped: roles, server loop, rows, privacy account, a
+ledger in memory. Clients hold rows of zeros and the server labels of zero, so that no record is in
+anything that is computed or sent: the noise drawn here hides nothing, releases nothing and is
+accounted for nowhere. Streams of randomness are addressed (`Key`), so that using them moves none.
+Under the virtual clock nothing is warmed up: no time of such a run is real.
 """
 
 # D rows, N held-out rows
@@ -44,32 +46,44 @@ from raydpzv.sim.wall import Answer, LockedServerLoop
 
 
 class WarmUpServer:
-    """The server's side: a throw-away server behind a loop of its own, until its clients have applied their answers.
+    """The server's side: a throw-away server behind a loop of its own, until its clients have
+    applied their answers.
 
     header: of the run's ledger; None for methods without one. clients: those that take part.
     """
 
     def __init__(
-        self, experiment: PreparedVertical, device: str, header: Header | None, clients: Sequence[int]
+        self,
+        experiment: PreparedVertical,
+        device: str,
+        header: Header | None,
+        clients: Sequence[int],
     ) -> None:
         role = server_without_data(experiment.server).make(device)
         ledger = Ledger.create(None, header) if header else None
         self._recorder = _AnswerCount(clients, lambda: self._server_loop.stop("warmed up"))
         self._server_loop = ServerLoop(
-            with_ledger(experiment, role, ledger), experiment.privacy_filter(), self._recorder, Budget()
+            with_ledger(experiment, role, ledger),
+            experiment.privacy_filter(),
+            self._recorder,
+            Budget(),
         )
         count, needed = experiment.spec.split.clients, experiment.barrier
         self.wall = _WarmUpLoop(self._server_loop, WallClock(), lambda which: 0.0, count, needed)
 
     def finish(self, uploads: Sequence[Upload]) -> None:
-        """Evaluate every client's held-out embeddings, given in client order, and make tables of the rows."""
+        """Evaluate every client's held-out embeddings, given in client order, and make tables of
+        the rows.
+        """
         self.wall.evaluate(list(uploads))
         self.wall.close()
         self._recorder.drain()
 
 
 class _WarmUpLoop(LockedServerLoop):
-    """A loop that ends for all clients when it fails for one: the others would wait for that one."""
+    """A loop that ends for all clients when it fails for one: the others would wait for that
+    one.
+    """
 
     def exchange(self, upload: Upload, how: Activation, applied: float) -> Answer:
         try:

@@ -61,7 +61,9 @@ class LedgerUpdate(NamedTuple):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Slice:
-    """Updates first+1 .. last: one read-only column per field over their N entries, in the ledger's order."""
+    """Updates first+1 .. last: one read-only column per field over their N entries, in the ledger's
+    order.
+    """
 
     first: int
     last: int
@@ -80,7 +82,9 @@ class Slice:
     def of(self, party: int) -> Slice:
         """Return the entries of one party (a copy); first and last stay as they are."""
         mine = self.party == party
-        return Slice(self.first, self.last, *(frozen(getattr(self, name)[mine]) for name in COLUMNS))
+        return Slice(
+            self.first, self.last, *(frozen(getattr(self, name)[mine]) for name in COLUMNS)
+        )
 
     def steps(self) -> Iterator[tuple[Array, Array, float]]:
         """Yield one (seeds uint64 [P], scalars float32 [P], lr) per round and step, in order."""
@@ -100,7 +104,10 @@ class Slice:
         """Yield the updates one by one."""
         for a, b in pairwise(bounds(self.round).tolist()):
             yield LedgerUpdate(
-                *(int(self.round[a]), int(self.party[a]), int(self.read[a]), float(self.lr[a])),
+                int(self.round[a]),
+                int(self.party[a]),
+                int(self.read[a]),
+                float(self.lr[a]),
                 *(getattr(self, name)[a:b].tobytes() for name in ENTRY_COLUMNS),
             )
 
@@ -128,7 +135,8 @@ def link(previous: bytes, update: LedgerUpdate) -> bytes:
 def links(start: bytes, entries: Slice) -> list[bytes]:
     """Return the chain's values: `start`, and one after each update, as `link` computes them.
 
-    If all updates have equally many entries, as is usual, it takes a third of the time of single calls.
+    If all updates have equally many entries, as is usual, it takes a third of the time of single
+    calls.
     """
     chains, places = [start], bounds(entries.round)
     counts = np.diff(places)
@@ -170,7 +178,9 @@ class NewUpdate(TypedDict):
 
 
 def checked(round: int, update: NewUpdate) -> LedgerUpdate:
-    """Return the update `round` with the ledger's types, or raise InputError that names the argument."""
+    """Return the update `round` with the ledger's types, or raise InputError that names the
+    argument.
+    """
     party, read, lr = update["party"], update["read"], update["lr"]
     columns = {
         "step": update["step"],
@@ -181,7 +191,9 @@ def checked(round: int, update: NewUpdate) -> LedgerUpdate:
     if not -1 <= party < 2**31:
         raise InputError(f"party: wanted a client's number or SHARED (-1), got {party}")
     if not 0 <= read < round:
-        raise InputError(f"read: wanted a version from 0 to {round - 1}, which the ledger has, got {read}")
+        raise InputError(
+            f"read: wanted a version from 0 to {round - 1}, which the ledger has, got {read}"
+        )
     if not (math.isfinite(lr) and lr > 0):
         raise InputError(f"lr: wanted a finite step size above 0, got {lr}")
     arrays = {name: _column(name, values) for name, values in columns.items()}
@@ -202,7 +214,9 @@ def _column(name: str, values: Any) -> Array:
     dtype = COLUMNS[name]
     array = values if isinstance(values, np.ndarray) else _listed(name, values)
     if array.ndim != 1:
-        raise InputError(f"{name}: wanted one value per entry (one axis), got the shape {array.shape}")
+        raise InputError(
+            f"{name}: wanted one value per entry (one axis), got the shape {array.shape}"
+        )
     if array.dtype == dtype:
         return array
     return _whole(name, array, dtype) if dtype.kind in "iu" else _rounded(name, array, dtype)
@@ -218,7 +232,9 @@ def _listed(name: str, values: Any) -> Array:
 
 def _whole(name: str, array: Array, dtype: np.dtype[Any]) -> Array:
     info = np.iinfo(cast(Any, dtype))
-    whole = array.dtype.kind in "iu" or all(isinstance(value, int | np.integer) for value in array.tolist())
+    whole = array.dtype.kind in "iu" or all(
+        isinstance(value, int | np.integer) for value in array.tolist()
+    )
     ends = (array.min(), array.max()) if len(array) else ()
     if not whole or any(not info.min <= int(end) <= info.max for end in ends):
         raise InputError(
@@ -228,7 +244,9 @@ def _whole(name: str, array: Array, dtype: np.dtype[Any]) -> Array:
 
 
 def _rounded(name: str, array: Array, dtype: np.dtype[Any]) -> Array:
-    """Return the values as `dtype`; InputError if that rounds them, since a replay applies what is kept."""
+    """Return the values as `dtype`; InputError if that rounds them, since a replay applies what is
+    kept.
+    """
     if array.dtype.kind not in "iuf":
         raise InputError(f"{name}: wanted numbers, got the type {array.dtype}")
     with np.errstate(over="ignore"):
@@ -243,7 +261,9 @@ def _rounded(name: str, array: Array, dtype: np.dtype[Any]) -> Array:
 
 def _require_order(step: Array, perturbation: Array) -> None:
     """Refuse an update whose entries are not in the order in which a replay applies them."""
-    later = (step[1:] > step[:-1]) | ((step[1:] == step[:-1]) & (perturbation[1:] > perturbation[:-1]))
+    later = (step[1:] > step[:-1]) | (
+        (step[1:] == step[:-1]) & (perturbation[1:] > perturbation[:-1])
+    )
     if step[0] < 0 or perturbation.min() < 0 or not later.all():
         raise InputError(
             "append: wanted entries ascending by (step, perturbation), both from 0; "

@@ -28,4 +28,6 @@ def reported(path: Path, kind: type[RaydpzvError] = InputError) -> Iterator[None
 
 def damaged(path: Path, damage: str, last: int) -> DataError:
     """Return the error of a damaged file; `last` is the newest round that is known to be good."""
-    return DataError(f"{path}: {damage}; the last good round is {last}; restore the file from a copy")
+    return DataError(
+        f"{path}: {damage}; the last good round is {last}; restore the file from a copy"
+    )

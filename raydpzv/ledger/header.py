@@ -1,4 +1,6 @@
-"""The header: the models that a ledger's updates move, its file, and the start of the digest chain."""
+"""The header: the models that a ledger's updates move, its file, and the start of the digest
+chain.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,9 @@ from raydpzv.errors import InputError, suggest
 from raydpzv.ledger.files import damaged
 
 DIRECTION_SEEDS, STEP_SEEDS = 1, 2
-"""Format numbers, in header.json and in the digest: a seed for each direction, or for each step. The seeds of a step's
-directions follow from it (`raydpzv.keys.perturbation_seeds`). Segments and snapshots have the same layout."""
+"""Format numbers, in header.json and in the digest: a seed for each direction, or for each step.
+The seeds of a step's directions follow from it (`raydpzv.keys.perturbation_seeds`). Segments and
+snapshots have the same layout."""
 LAWS = ("gaussian", "sphere", "rademacher", "rank_one")
 OPTIMIZERS = ("sgd", "signsgd", "adam", "svrg")
 _OPTIMIZER_FIELDS = ("optimizer", "beta2", "v0", "epoch")
@@ -33,7 +36,9 @@ class Model:
 
     def __post_init__(self) -> None:
         if self.parameters < 1:
-            raise InputError(f"parameters: wanted at least 1, got {self.parameters}; give the model's size")
+            raise InputError(
+                f"parameters: wanted at least 1, got {self.parameters}; give the model's size"
+            )
         object.__setattr__(self, "tensors", tuple(map(_tensor, self.tensors)))
 
 
@@ -51,23 +56,28 @@ class Header:
     law: str  # of the directions: gaussian, sphere, rademacher or rank_one
     momentum: float = 0.0
     damped: bool = False  # m <- beta m + (1 - beta) g, DeComFL Eq. (8), in place of m <- beta m + g
-    shifted: bool = False  # directions' seeds are shifted by a secret of the clients before use, DeComFL A.3
+    shifted: bool = (
+        False  # directions' seeds are shifted by a secret of the clients before use, DeComFL A.3
+    )
     step_seeds: bool = False  # a seed is a step's, the same in its entries; else each entry's own
     optimizer: str = "sgd"  # sgd, signsgd, adam or svrg, see `raydpzv.zo.update.Rule`
     beta2: float = 0.0  # of adam
     v0: float = 0.0  # of adam
     epoch: int = 0  # of svrg, in updates
-    pool: int = (
-        0  # seeds of which all directions are, see `raydpzv.methods.replica.PooledReplica`; 0: no pool
-    )
+    # seeds of which all directions are, see `raydpzv.methods.replica.PooledReplica`; 0: no pool
+    pool: int = 0
 
     def __post_init__(self) -> None:
         if not self.models:
             raise InputError('models: wanted at least one, got none; give {"shared": Model(...)}')
         if self.law not in LAWS:
-            raise InputError(f"law: no law {self.law!r}. {suggest(self.law, LAWS)}Laws: {', '.join(LAWS)}.")
+            raise InputError(
+                f"law: no law {self.law!r}. {suggest(self.law, LAWS)}Laws: {', '.join(LAWS)}."
+            )
         if not (math.isfinite(self.momentum) and 0 <= self.momentum < 1):
-            raise InputError(f"momentum: wanted a number in [0, 1), got {self.momentum}; 0 is plain descent")
+            raise InputError(
+                f"momentum: wanted a number in [0, 1), got {self.momentum}; 0 is plain descent"
+            )
         if self.optimizer not in OPTIMIZERS:
             raise InputError(
                 f"optimizer: no optimizer {self.optimizer!r}. {suggest(self.optimizer, OPTIMIZERS)}"
@@ -83,13 +93,19 @@ class Header:
         return STEP_SEEDS if self.step_seeds else DIRECTION_SEEDS
 
     def start(self) -> bytes:
-        """Return the first value of the digest chain: sha256 over the header and the format number."""
+        """Return the first value of the digest chain: sha256 over the header and the format
+        number.
+        """
         return hashlib.sha256(_canonical(_content(self))).digest()
 
     def require(self, expect: Header, where: str) -> None:
-        """Raise InputError that names the first field in which this header is not the expected one."""
+        """Raise InputError that names the first field in which this header is not the expected
+        one.
+        """
         if self.format != expect.format:
-            raise InputError(f"{where}: {_FORMATS[self.format]}, wanted {_FORMATS[expect.format]}; {_WRITER}")
+            raise InputError(
+                f"{where}: {_FORMATS[self.format]}, wanted {_FORMATS[expect.format]}; {_WRITER}"
+            )
         mine, wanted = dict(_fields(self)), dict(_fields(expect))
         for name in dict.fromkeys((*wanted, *mine)):
             if mine.get(name) != wanted.get(name):
@@ -118,13 +134,17 @@ def encode(header: Header, settings: LogSettings) -> bytes:
 
 
 def decode(path: Path) -> tuple[Header, LogSettings]:
-    """Read header.json; InputError for another format, DataError if a single bit of it has changed."""
+    """Read header.json; InputError for another format, DataError if a single bit of it has
+    changed.
+    """
     try:
         data = path.read_bytes()
         content = json.loads(data)
         number = content["format"]
         if number in _FORMATS or not _sealed(content):
-            models = {name: Model(**model) for name, model in content["header"].pop("models").items()}
+            models = {
+                name: Model(**model) for name, model in content["header"].pop("models").items()
+            }
             header = Header(models, **content["header"], step_seeds=number == STEP_SEEDS)
             settings = LogSettings(**content["settings"])
             if encode(header, settings) == data:
@@ -146,7 +166,9 @@ _WRITER = "use the version that wrote it, or begin a new one"
 
 
 def _content(header: Header) -> dict[str, Any]:
-    """Return number and fields. Older ledgers lack what the number implies and what sgd has not, and keep digests."""
+    """Return number and fields. Older ledgers lack what the number implies and what sgd has not,
+    and keep digests.
+    """
     fields = asdict(header)
     del fields["step_seeds"]
     for model in fields["models"].values():
@@ -161,7 +183,9 @@ def _content(header: Header) -> dict[str, Any]:
 
 
 def _sealed(content: dict[str, Any]) -> bool:
-    """Return whether the content has its own sha256, so that an unknown format is one and not damage."""
+    """Return whether the content has its own sha256, so that an unknown format is one and not
+    damage.
+    """
     rest = {name: value for name, value in content.items() if name != "sha256"}
     return hashlib.sha256(_canonical(rest)).hexdigest() == content.get("sha256")
 

@@ -1,7 +1,8 @@
 """The log: a folder of segments, one writer, any number of readers.
 
-Segment k holds updates k S + 1 .. (k+1) S. When it is full the next append makes segment k+1 (empty) and only then
-puts the sealed form in the open one's place: a sealed segment is never the last, so a lost last segment is seen.
+Segment k holds updates k S + 1 .. (k+1) S. When it is full the next append makes segment k+1
+(empty) and only then puts the sealed form in the open one's place: a sealed segment is never the
+last, so a lost last segment is seen.
 """
 
 from __future__ import annotations
@@ -29,18 +30,24 @@ _CUT = "truncate"
 class Log:
     """The segments of one folder; `start` is the chain's value before update 1.
 
-    recent(version, until): returns updates version+1 .. until if the ledger has them in memory, else None. A full
-    segment then need not be read back to be sealed.
+    recent(version, until): returns updates version+1 .. until if the ledger has them in memory,
+    else None. A full segment then need not be read back to be sealed.
     """
 
     def __init__(
-        self, folder: Path, start: bytes, settings: LogSettings, recent: Callable[[int, int], Slice | None]
+        self,
+        folder: Path,
+        start: bytes,
+        settings: LogSettings,
+        recent: Callable[[int, int], Slice | None],
     ) -> None:
         self._folder, self._start, self._settings, self._recent = folder, start, settings, recent
         self._lock = FileLock(folder / ".lock", thread_local=False)
         self._file: int | None = None
         self._number, self._crc = 0, 0
-        self._chains: list[bytes] = []  # the chain's values from before the open segment's first update on
+        self._chains: list[
+            bytes
+        ] = []  # the chain's values from before the open segment's first update on
 
     @property
     def writable(self) -> bool:
@@ -58,7 +65,8 @@ class Log:
             self._lock.acquire(timeout=0)
         except Timeout:
             raise InputError(
-                f"{self._folder}: another process is writing this ledger; wait for it, or open it for reading"
+                f"{self._folder}: another process is writing this ledger; wait for it, or open it "
+                "for reading"
             ) from None
 
     def create(self) -> None:
@@ -70,12 +78,14 @@ class Log:
     def segments(self, version: int = 0, chain: bytes | None = None) -> Iterator[Segment]:
         """Yield the segments from the one with update version+1 on, each checked.
 
-        chain: the value that the first of them has to start with; None trusts the segment's own value.
+        chain: the value that the first of them has to start with; None trusts the segment's own
+        value.
         """
         limit, number = self._limit(), version // self._settings.segment
         chain = self._start if number == 0 else chain
         while True:
-            # asked before the segment is read: a writer may continue to the next one in the meantime
+            # asked before the segment is read: a writer may continue to the next one in the
+            # meantime
             followed = self._path(number + 1).exists()
             segment = read(self._path(number), number, number * self._settings.segment, chain)
             self._require_full(number, segment, followed)
@@ -103,7 +113,9 @@ class Log:
         self._open(number, segment.crc, segment.chains)
 
     def append(self, update: LedgerUpdate, before: bytes, chain: bytes) -> None:
-        """Write one update; RunError if that fails: the log then takes no more before it is opened again."""
+        """Write one update; RunError if that fails: the log then takes no more before it is opened
+        again.
+        """
         settings = self._settings
         number = (update.round - 1) // settings.segment
         if number != self._number:
@@ -123,9 +135,13 @@ class Log:
         self._chains.append(chain)
 
     def truncate(self, version: int) -> bytes:
-        """Drop updates > version and return the chain's value there; if killed, the next writer finishes it."""
+        """Drop updates > version and return the chain's value there; if killed, the next writer
+        finishes it.
+        """
         with reported(self._folder, RunError):
-            write_atomically(self._folder / _CUT, b"%d %d\n" % (version, version), self._settings.fsync)
+            write_atomically(
+                self._folder / _CUT, b"%d %d\n" % (version, version), self._settings.fsync
+            )
             return self._cut(version)
 
     def close(self) -> None:
@@ -186,7 +202,9 @@ class Log:
         wanted, count = self._settings.segment, segment.last - segment.first
         if count > wanted or ((segment.sealed or followed) and (count != wanted or segment.torn)):
             raise damaged(
-                self._path(number), f"has {count} updates, wanted {wanted} in each but the last", segment.last
+                self._path(number),
+                f"has {count} updates, wanted {wanted} in each but the last",
+                segment.last,
             )
 
     def _limit(self) -> int | None:

@@ -27,7 +27,9 @@ class WorkingSet:
         self.trimmed = 0
         self._waiting: list[LedgerUpdate] = []  # the newest, not in the columns yet
         self._written = 0  # the version that the columns are at
-        self._offsets = np.zeros(_LEAST, np.int64)  # entries after version v, also of what is trimmed
+        self._offsets = np.zeros(
+            _LEAST, np.int64
+        )  # entries after version v, also of what is trimmed
         self._base = 0  # the number of the entry that stands first in the columns
         self._allocate(_LEAST)
 
@@ -57,7 +59,9 @@ class WorkingSet:
         self.version = self._written
 
     def slice(self, version: int, until: int) -> Slice:
-        """Return updates version+1 .. until without a copy; trimmed <= version <= until <= the newest."""
+        """Return updates version+1 .. until without a copy; trimmed <= version <= until <= the
+        newest.
+        """
         self._write()
         a, b = self._offsets[version] - self._base, self._offsets[until] - self._base
         return Slice(version, until, *[view[a:b] for view in self._views])
@@ -76,7 +80,9 @@ class WorkingSet:
             self._move(total - dead + (total - dead) // 4)
 
     def truncate(self, version: int) -> None:
-        """Forget updates > version; copy the columns, since slices of the old ones may be in use."""
+        """Forget updates > version; copy the columns, since slices of the old ones may be in
+        use.
+        """
         self._write()
         self.trimmed = min(self.trimmed, version)
         self._base = min(self._base, int(self._offsets[version]))
@@ -84,7 +90,9 @@ class WorkingSet:
         self._move(self.entries - self._base)
 
     def _write(self) -> None:
-        """Write waiting updates into the columns, but for those that an interruption added twice or only in part."""
+        """Write waiting updates into the columns, but for those that an interruption added twice or
+        only in part.
+        """
         if not self._waiting:
             return
         if updates := [u for u in self._waiting if self._written < u.round <= self.version]:
@@ -116,7 +124,11 @@ class WorkingSet:
 
     def _move(self, capacity: int) -> None:
         """Copy untrimmed entries to new columns."""
-        old, first, last = self._columns, int(self._offsets[self.trimmed]), int(self._offsets[self._written])
+        old, first, last = (
+            self._columns,
+            int(self._offsets[self.trimmed]),
+            int(self._offsets[self._written]),
+        )
         a, b = first - self._base, last - self._base
         self._allocate(max(capacity, _LEAST))
         for column, values in zip(self._columns, old, strict=True):
@@ -129,7 +141,9 @@ class WorkingSet:
 
 
 def _doubled(least: int) -> int:
-    """Return a capacity that depends on the number of entries alone, not on the batches they came in."""
+    """Return a capacity that depends on the number of entries alone, not on the batches they came
+    in.
+    """
     return max(_LEAST, 1 << (least - 1).bit_length())
 
 

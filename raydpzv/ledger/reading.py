@@ -24,8 +24,8 @@ FAULTS = (pa.ArrowException, OSError, EOFError, ValueError, KeyError)
 def read(path: Path, number: int, first: int, start: bytes | None) -> Segment:
     """Read and check a segment, given its number and the version before it.
 
-    `start` is the chain's value there; None trusts the segment's own value. DataError names the file and the last good
-    round for any damage but a torn record at the end.
+    `start` is the chain's value there; None trusts the segment's own value. DataError names the
+    file and the last good round for any damage but a torn record at the end.
     """
     try:
         data = path.read_bytes()
@@ -45,7 +45,9 @@ def read(path: Path, number: int, first: int, start: bytes | None) -> Segment:
 
 
 def _begin(data: bytes) -> tuple[dict[str, str], int, Any]:
-    """Return the metadata, the size of the schema message, and whether the segment is open or sealed."""
+    """Return the metadata, the size of the schema message, and whether the segment is open or
+    sealed.
+    """
     if data[:4] != b"\xff\xff\xff\xff":
         raise ValueError("no Arrow stream")
     message = pa.ipc.read_message(pa.py_buffer(data))
@@ -64,7 +66,9 @@ def _begin(data: bytes) -> tuple[dict[str, str], int, Any]:
     return about, size, kind
 
 
-def _read_sealed(path: Path, data: bytes, first: int, about: dict[str, str], chain: bytes) -> Segment:
+def _read_sealed(
+    path: Path, data: bytes, first: int, about: dict[str, str], chain: bytes
+) -> Segment:
     table = pa.ipc.open_stream(pa.py_buffer(data)).read_all()
     columns = {name: array(table[name]) for name in table.column_names if name != "check"}
     segment = _chained(path, first, columns, chain, True, (len(data), 0, 0))
@@ -77,7 +81,8 @@ def _read_open(path: Path, data: bytes, size: int, first: int, chain: bytes) -> 
     crc, place, good = zlib.crc32(data[:size]), size, first
     view, series = memoryview(data), list[_Series]()
     while True:
-        # Arrow's parser takes longer than all else here, and a record mostly begins as the one before it
+        # Arrow's parser takes longer than all else here, and a record mostly begins as the one
+        # before it
         if not series or not data.startswith(series[-1].head, place):
             if (begun := _series(data, place)) is None:
                 break
@@ -94,13 +99,17 @@ def _read_open(path: Path, data: bytes, size: int, first: int, chain: bytes) -> 
         raise damaged(path, f"update {good + 1} is damaged", good)
     found = [like.columns(data) for like in series]
     none = [np.empty(0, field.type.to_pandas_dtype()) for field in SEALED]
-    columns = dict(zip(SEALED.names, map(np.concatenate, zip(none, *found, strict=True)), strict=True))
+    columns = dict(
+        zip(SEALED.names, map(np.concatenate, zip(none, *found, strict=True)), strict=True)
+    )
     return _chained(path, first, columns, chain, False, (place, len(data) - place, crc))
 
 
 @dataclass
 class _Series:
-    """Consecutive records of one open segment with the same head: equally many entries, at the same offsets."""
+    """Consecutive records of one open segment with the same head: equally many entries, at the same
+    offsets.
+    """
 
     place: int
     head: bytes  # the bytes before a record's columns
@@ -122,7 +131,9 @@ class _Series:
 
 
 def _series(data: bytes, place: int) -> _Series | None:
-    """Return the series that starts with the record at `place`; None if there is no whole record."""
+    """Return the series that starts with the record at `place`; None if there is no whole
+    record.
+    """
     if data[place : place + 4] != b"\xff\xff\xff\xff":
         return None
     try:
@@ -134,15 +145,24 @@ def _series(data: bytes, place: int) -> _Series | None:
 
 
 def _closed(data: bytes, place: int) -> bool:
-    """Return whether a record's end lies at or after `place`: the record there is then damaged, not torn."""
+    """Return whether a record's end lies at or after `place`: the record there is then damaged, not
+    torn.
+    """
     words = np.frombuffer(data, U8, (len(data) - place) // 8, place)
     return bool((words >> np.uint64(32) == CLOSE).any())
 
 
 def _chained(
-    path: Path, first: int, columns: dict[str, Array], start: bytes, sealed: bool, rest: tuple[int, int, int]
+    path: Path,
+    first: int,
+    columns: dict[str, Array],
+    start: bytes,
+    sealed: bool,
+    rest: tuple[int, int, int],
 ) -> Segment:
-    """Recompute the chain over the columns of a segment; DataError at the first update that breaks it."""
+    """Recompute the chain over the columns of a segment; DataError at the first update that breaks
+    it.
+    """
     marks, places = columns["chain"], bounds(columns["round"])
     entries = Slice(first, first + len(places) - 1, *(frozen(columns[name]) for name in COLUMNS))
     chains = links(start, entries)
@@ -159,4 +179,6 @@ def _constant(columns: dict[str, Array], places: Array) -> int:
     counts, wrong = np.diff(places), np.zeros(len(columns["round"]), bool)
     for name in (*CONSTANT, "chain"):
         wrong |= columns[name] != np.repeat(columns[name][places[:-1]], counts)
-    return int(np.searchsorted(places, np.argmax(wrong), "right")) - 1 if wrong.any() else len(counts)
+    return (
+        int(np.searchsorted(places, np.argmax(wrong), "right")) - 1 if wrong.any() else len(counts)
+    )

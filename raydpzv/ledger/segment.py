@@ -1,13 +1,14 @@
 """Segments: the bytes of a part of the log (read and checked in `reading`).
 
-A segment is an Arrow IPC stream that any Arrow reader opens. Its schema's metadata has its number, the version
-before it and the chain's value there.
+A segment is an Arrow IPC stream that any Arrow reader opens. Its schema's metadata has its number,
+the version before it and the chain's value there.
 
-An open segment has one record batch per update and, after the ledger's columns, `chain` (64 bits of the chain's
-value, the same for all entries of the update) and `check` (0 but at the update's last entry: there a constant and
-the CRC of the whole record). `check` closes a record: bytes at the end of the file without it are a torn record.
-A sealed segment has one compressed batch without `check`; the metadata also holds the chain's value at its end,
-and after the stream is the sha256 of all bytes before.
+An open segment has one record batch per update and, after the ledger's columns, `chain` (64 bits of
+the chain's value, the same for all entries of the update) and `check` (0 but at the update's last
+entry: there a constant and the CRC of the whole record). `check` closes a record: bytes at the end
+of the file without it are a torn record. A sealed segment has one compressed batch without `check`;
+the metadata also holds the chain's value at its end, and after the stream is the sha256 of all
+bytes before.
 """
 
 from __future__ import annotations
@@ -27,9 +28,13 @@ from raydpzv.arrow_columns import numbers
 from raydpzv.ledger.entries import COLUMNS, Array, LedgerUpdate, Slice
 
 U8 = np.dtype("<u8")
-SEALED = pa.schema([pa.field(n, pa.from_numpy_dtype(t), False) for n, t in {**COLUMNS, "chain": U8}.items()])
+SEALED = pa.schema(
+    [pa.field(n, pa.from_numpy_dtype(t), False) for n, t in {**COLUMNS, "chain": U8}.items()]
+)
 OPEN = SEALED.append(pa.field("check", pa.uint64(), False))
-CLOSE = 0xFFF7A11C  # as the upper half of a float64, or as a float32, it is a NaN: no column holds one
+CLOSE = (
+    0xFFF7A11C  # as the upper half of a float64, or as a float32, it is a NaN: no column holds one
+)
 BLANK = b"crc32:00000000"
 _INT, _LONG, _DOUBLE, _WORD = (struct.Struct(code) for code in ("<i", "<q", "<d", "<Q"))
 
@@ -68,15 +73,20 @@ class Segment:
 
 def head(number: int, first: int, chain: bytes) -> bytes:
     """Return the beginning of an open segment: the schema message, with its own CRC inside."""
-    blank = OPEN.with_metadata(_about(number, first, chain) | {b"check": BLANK}).serialize().to_pybytes()
+    blank = (
+        OPEN.with_metadata(_about(number, first, chain) | {b"check": BLANK})
+        .serialize()
+        .to_pybytes()
+    )
     return blank.replace(BLANK, b"crc32:%08x" % zlib.crc32(blank), 1)
 
 
 def record(update: LedgerUpdate, chain: bytes, crc: int) -> bytes:
-    """Return one update as a record batch message; `crc` is the CRC of the segment's head, `chain` chain_r.
+    """Return one update as a record batch message; `crc` is the CRC of the segment's head, `chain`
+    chain_r.
 
-    The message of an update of n entries is always the same but for the columns' values (to pack these takes a
-    twentieth of the time that Arrow's own writer takes).
+    The message of an update of n entries is always the same but for the columns' values (to pack
+    these takes a twentieth of the time that Arrow's own writer takes).
     """
     round, party, read, lr, step, perturbation, seed, scalar = update
     n = len(seed) // 8
@@ -104,11 +114,15 @@ def _begun(n: int, crc: int) -> tuple[bytes, int, Callable[..., bytes]]:
 
 @lru_cache(maxsize=64)
 def _frame(n: int) -> tuple[bytes, Callable[..., bytes]]:
-    """Return the first bytes of the record batch message of n entries, and a function that packs its columns.
+    """Return the first bytes of the record batch message of n entries, and a function that packs
+    its columns.
 
-    The message ends with the last entry's `check`, which is left out. Gaps between columns and all other checks are 0.
+    The message ends with the last entry's `check`, which is left out. Gaps between columns and all
+    other checks are 0.
     """
-    batch = pa.record_batch([numbers(np.zeros(n, f.type.to_pandas_dtype())) for f in OPEN], schema=OPEN)
+    batch = pa.record_batch(
+        [numbers(np.zeros(n, f.type.to_pandas_dtype())) for f in OPEN], schema=OPEN
+    )
     data = batch.serialize()
     message = pa.ipc.read_message(data)
     begin = message.body.address - 8 - message.metadata.size
@@ -120,7 +134,10 @@ def _frame(n: int) -> tuple[bytes, Callable[..., bytes]]:
     whole = data.to_pybytes()
     assert not any(whole[places[0] :]), "Arrow puts something between columns of zeros"
     widths = [n * field.type.bit_width // 8 for field in OPEN]
-    gaps = [after - place - width for (place, after), width in zip(pairwise(places), widths, strict=False)]
+    gaps = [
+        after - place - width
+        for (place, after), width in zip(pairwise(places), widths, strict=False)
+    ]
     form = "".join(f"{width}s{gap}x" for width, gap in zip(widths, gaps, strict=False))
     return whole[: places[0]], struct.Struct(f"<{form}{8 * n - 8}x").pack
 

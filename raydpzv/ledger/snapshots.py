@@ -1,7 +1,8 @@
 """Snapshots: arrays of a model at a version, so that a rebuild need not begin at update 1.
 
-One npz file each (any numpy reads it); the zip comment at its end is a sha256 over the ledger's header, the
-snapshot's name and version and all bytes before. Without a folder they are kept in memory.
+One npz file each (any numpy reads it); the zip comment at its end is a sha256 over the ledger's
+header, the snapshot's name and version and all bytes before. Without a folder they are kept in
+memory.
 """
 
 from __future__ import annotations
@@ -32,11 +33,14 @@ class Snapshots:
         self._folder, self._start, self._fsync = folder, start, fsync
         self._in_memory: dict[tuple[str, int], bytes] = {}
 
-    def save_snapshot(self, name: str, version: int, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+    def save_snapshot(
+        self, name: str, version: int, arrays: Mapping[str, npt.NDArray[Any]]
+    ) -> None:
         """Write arrays atomically; replace those of the same name and version."""
         if not _NAME.fullmatch(name):
             raise InputError(
-                f"snapshot {name!r}: wanted a name of letters, digits, blanks, '_', '.', '-', such as 'client 3'"
+                f"snapshot {name!r}: wanted a name of letters, digits, blanks, '_', '.', '-', such "
+                "as 'client 3'"
             )
         data = _packed(arrays)
         data += self._sum(name, version, data)
@@ -48,8 +52,12 @@ class Snapshots:
             path.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(path, data, self._fsync)
 
-    def load_snapshot(self, name: str, until: int) -> tuple[int, dict[str, npt.NDArray[Any]]] | None:
-        """Return the newest snapshot with version <= until, or None; DataError names a damaged file."""
+    def load_snapshot(
+        self, name: str, until: int
+    ) -> tuple[int, dict[str, npt.NDArray[Any]]] | None:
+        """Return the newest snapshot with version <= until, or None; DataError names a damaged
+        file.
+        """
         versions = [version for version in self._versions(name) if version <= until]
         return (max(versions), self._load(name, max(versions))) if versions else None
 
@@ -87,8 +95,8 @@ class Snapshots:
             data = self._in_memory[name, version] if self._folder is None else path.read_bytes()
         if data[-_HEX:] != self._sum(name, version, data[:-_HEX]):
             raise DataError(
-                f"{path}: is damaged, or a snapshot of another ledger, name or version: its sha256 does not fit; "
-                "delete it, and the rebuild begins at the one before"
+                f"{path}: is damaged, or a snapshot of another ledger, name or version: its sha256 "
+                "does not fit; delete it, and the rebuild begins at the one before"
             )
         with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
             return dict(arrays)
@@ -115,7 +123,9 @@ class Snapshots:
 
 
 def _packed(arrays: Mapping[str, npt.NDArray[Any]]) -> bytes:
-    """Return an npz file without the sha256 that its end has room for; equal arrays give equal bytes."""
+    """Return an npz file without the sha256 that its end has room for; equal arrays give equal
+    bytes.
+    """
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         archive.comment = b"0" * _HEX

@@ -1,4 +1,6 @@
-"""The methods: what a party does with a message, without clock, network or Ray. `raydpzv.methods()` lists them."""
+"""The methods: what a party does with a message, without clock, network or Ray. `raydpzv.methods()`
+lists them.
+"""
 
 from __future__ import annotations
 

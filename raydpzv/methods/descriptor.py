@@ -1,8 +1,10 @@
-"""Descriptors: all that the program knows of a method beside its two roles, in the method's own file.
+"""Descriptors: all that the program knows of a method beside its two roles, in the method's own
+file.
 
-A method is a configuration (a frozen dataclass whose docstrings become the settings page), a client, a server and a
-descriptor; `raydpzv.registry.METHODS` finds it by name. Everything else in the program (scenario files, noise and its
-accounts, barriers, the ledger, resume, comparisons, reports) asks the descriptor, never which method it is.
+A method is a configuration (a frozen dataclass whose docstrings become the settings page), a
+client, a server and a descriptor; `raydpzv.registry.METHODS` finds it by name. Everything else in
+the program (scenario files, noise and its accounts, barriers, the ledger, resume, comparisons,
+reports) asks the descriptor, never which method it is.
 """
 
 # M clients, D rows, N held-out rows, d parameters
@@ -54,7 +56,8 @@ if TYPE_CHECKING:
 
 
 class MethodConfig:
-    """Base of every method's settings: frozen dataclasses with a `name`, a default for each field and bounds.
+    """Base of every method's settings: frozen dataclasses with a `name`, a default for each field
+    and bounds.
 
     The docstring of the class and the one under each field are its lines in docs/settings.md.
     """
@@ -77,16 +80,19 @@ _NO_STEPS = Schedule(0.0)
 
 @dataclass(frozen=True)
 class UpdateRule:
-    """The law by which a zeroth-order method's (seed, scalar) pairs move a model. Methods with one keep a ledger.
+    """The law by which a zeroth-order method's (seed, scalar) pairs move a model. Methods with one
+    keep a ledger.
 
-    rule: law of the directions, momentum and its form; lr: step size of each update, and perturbations: pairs per
-    upload, P, of vertical methods (horizontal servers write both into the ledger themselves). secret_seeds: clients
-    shift every direction's seed by a secret of theirs. step_seeds: the ledger's seeds are those of steps, of which
-    directions follow (`keys.perturbation_seeds`); else each is a direction's own. pool: how many seeds there are for
-    all directions, so that the model follows from one sum each (`replica.PooledReplica`); 0: no pool. answer: of
-    vertical methods, the message made of an upload's P scalars; gathered: uploads of one client that get one answer, Q;
-    average: the share of the ledger's planned updates, the last ones, whose iterates' mean is the model
-    (`raydpzv.methods.model_averaging`).
+    rule: law of the directions, momentum and its form; lr: step size of each update, and
+    perturbations: pairs per upload, P, of vertical methods (horizontal servers write both into the
+    ledger themselves). secret_seeds: clients shift every direction's seed by a secret of theirs.
+    step_seeds: the ledger's seeds are those of steps, of which directions follow
+    (`keys.perturbation_seeds`); else each is a direction's own. pool: how many seeds there are for
+    all directions, so that the model follows from one sum each (`replica.PooledReplica`); 0: no
+    pool. answer: of vertical methods, the message made of an upload's P scalars; gathered: uploads
+    of one client that get one answer, Q;
+    average: the share of the ledger's planned updates, the last ones, whose iterates' mean is the
+    model (`raydpzv.methods.model_averaging`).
     """
 
     rule: Rule
@@ -104,16 +110,20 @@ class UpdateRule:
 class NoisePlan:
     """The place of a method's noise, and the facts of its releases that an account needs.
 
-    on: the batch mean that the server releases, each row of the embeddings a client sends, or each row of the gradients
-    the server sends. per_upload: releases per upload, P. hidden: there is state trained on records without noise that
-    later releases depend on; head: how the server trains w_0 ("sgd", "zo" or "frozen"), for the wording. queries: rows
-    may be asked for again. even_shares: every client makes equally many uploads. calibration: "counted" or "sampled"
-    (rows). traffic: bytes of an upload and of its answer for a batch of B rows of width E, where an upload is more than
-    the embeddings or an answer less than a row per record. proved_heads: ways to train w_0 under which all that
-    persists at the server is a function of releases; methods without privacy.mode = "proved" have none. clip_over: what
-    its clip bounds. gathered: uploads of one client that go into one of its releases, Q. proves: what is released with
-    privacy.mode = "proved": sums of slopes; or of clients that never learn the head's gradient alone ("head"), or rows,
-    each noised once and repeated, against the server and in no other mode ("rows").
+    on: the batch mean that the server releases, each row of the embeddings a client sends, or each
+    row of the gradients
+    the server sends. per_upload: releases per upload, P. hidden: there is state trained on records
+    without noise that later releases depend on; head: how the server trains w_0 ("sgd", "zo" or
+    "frozen"), for the wording. queries: rows may be asked for again. even_shares: every client
+    makes equally many uploads. calibration: "counted" or "sampled" (rows). traffic: bytes of an
+    upload and of its answer for a batch of B rows of width E, where an upload is more than the
+    embeddings or an answer less than a row per record. proved_heads: ways to train w_0 under which
+    all that persists at the server is a function of releases; methods without privacy.mode =
+    "proved" have none. clip_over: what
+    its clip bounds. gathered: uploads of one client that go into one of its releases, Q. proves:
+    what is released with privacy.mode = "proved": sums of slopes; or of clients that never learn
+    the head's gradient alone ("head"), or rows, each noised once and repeated, against the server
+    and in no other mode ("rows").
     """
 
     on: Literal["mean", "embedding", "gradient"]
@@ -144,10 +154,11 @@ class NoisePlan:
 class NoiseParts:
     """The resolved [privacy] of a run, for the party that adds noise.
 
-    on: what the plan says is noised; "" where the scenario adds no noise. clip: two-sided threshold (mean) or norm of a
-    row; sigma: standard deviation; recorded: releases to give out again in place of new ones; continues: what the
-    record lacks is drawn anew. integers: of privacy.mode = "proved", in place of clip and sigma; gradient: of the head
-    that is trained with noise of its own.
+    on: what the plan says is noised; "" where the scenario adds no noise. clip: two-sided threshold
+    (mean) or norm of a row; sigma: standard deviation; recorded: releases to give out again in
+    place of new ones; continues: what the record lacks is drawn anew. integers: of privacy.mode =
+    "proved", in place of clip and sigma; gradient: of the head that is trained with noise of its
+    own.
     """
 
     key: Key
@@ -162,7 +173,9 @@ class NoiseParts:
 
     @property
     def unit(self) -> float:
-        """What a released number is multiplied by before it is used: 1, or V / (G B) of integers."""
+        """What a released number is multiplied by before it is used: 1, or V / (G B) of
+        integers.
+        """
         return self.integers.unit if self.integers else 1.0
 
     def of_integers(self) -> IntegerNoise:
@@ -189,9 +202,11 @@ class NoiseParts:
 
 @dataclass(frozen=True)
 class ClientParts:
-    """Parts of a vertical client: its bottom model by any engine, its D training rows, the key, noise.
+    """Parts of a vertical client: its bottom model by any engine, its D training rows, the key,
+    noise.
 
-    coins: the key of batches, which is another where they are secret; updates: planned uploads of all clients.
+    coins: the key of batches, which is another where they are secret; updates: planned uploads of
+    all clients.
     """
 
     client: int
@@ -210,7 +225,8 @@ class ClientParts:
 
 @dataclass(frozen=True)
 class ServerParts:
-    """Parts of a vertical server: its top model with the labels by any engine, D rows, M clients, width E.
+    """Parts of a vertical server: its top model with the labels by any engine, D rows, M clients,
+    width E.
 
     coins: the key of batches, which is another where they are secret; updates: planned uploads.
     """
@@ -267,12 +283,15 @@ class MethodDescriptor(Generic[C]):
 class VerticalMethod(MethodDescriptor[C]):
     """All that the program knows of a vertical method beside its two roles.
 
-    noise: where noise of [privacy] falls, None for a method that adds none. barrier: for how many clients' uploads the
-    server waits before it answers. With a rule, its clients can be rebuilt from the ledger (they are `Rebuildable`).
-    fits: raises SpecError if the settings do not fit a client's bottom model with so many layers before the last.
+    noise: where noise of [privacy] falls, None for a method that adds none. barrier: for how many
+    clients' uploads the server waits before it answers. With a rule, its clients can be rebuilt
+    from the ledger (they are `Rebuildable`).
+    fits: raises SpecError if the settings do not fit a client's bottom model with so many layers
+    before the last.
     engines: those its roles run under; one that computes with torch itself takes ("torch",).
     unreplayable: why a finished run cannot be computed again from its record, or None.
-    unrecorded: noise that no record keeps, so that a run neither continues nor is computed again, or None.
+    unrecorded: noise that no record keeps, so that a run neither continues nor is computed again,
+    or None.
     """
 
     client: Callable[[ClientParts, C], Client]
@@ -290,9 +309,11 @@ class VerticalMethod(MethodDescriptor[C]):
 
 @dataclass(frozen=True)
 class HorizontalServerParts:
-    """Parts of a horizontal server: each client's number of rows [M], the run's key, the model before round 1.
+    """Parts of a horizontal server: each client's number of rows [M], the run's key, the model
+    before round 1.
 
-    initial: makes the parameters, float32 [d]; replica: makes a model that follows the ledger as the server does;
+    initial: makes the parameters, float32 [d]; replica: makes a model that follows the ledger as
+    the server does;
     ledger: of methods with a rule; users: of methods that release sums over users.
     """
 
@@ -306,11 +327,13 @@ class HorizontalServerParts:
 
 @dataclass(frozen=True)
 class ClientGroupParts:
-    """Parts of a group of horizontal clients: one objective per thread, which rows are whose, the run's key.
+    """Parts of a group of horizontal clients: one objective per thread, which rows are whose, the
+    run's key.
 
-    replica, updates: of methods with a rule, the model before round 1 and where the ledger's updates come from. users:
-    of methods that release sums over users, how the silos release them; recorded: updates that were released before the
-    run was taken up, which the ledger has and nobody draws noise for again.
+    replica, updates: of methods with a rule, the model before round 1 and where the ledger's
+    updates come from. users: of methods that release sums over users, how the silos release them;
+    recorded: updates that were released before the run was taken up, which the ledger has and
+    nobody draws noise for again.
     """
 
     objectives: Sequence[Objective]
@@ -326,11 +349,12 @@ class ClientGroupParts:
 class HorizontalMethod(MethodDescriptor[C]):
     """All that the program knows of a horizontal method beside its two roles.
 
-    With a rule a ledger is kept, and models are rebuilt from it; without one the server's `state()` is what a
-    checkpoint keeps. pulls: clients wake by themselves and pull what they missed; else there are rounds. cohort: how
-    many of M clients work at once. own_models: every client keeps a model of its own. drifts: those models leave the
-    ledger's, so that nobody can rebuild them. own_keys: every client keeps keys in its process. agent: one client, no
-    network.
+    With a rule a ledger is kept, and models are rebuilt from it; without one the server's `state()`
+    is what a
+    checkpoint keeps. pulls: clients wake by themselves and pull what they missed; else there are
+    rounds. cohort: how many of M clients work at once. own_models: every client keeps a model of
+    its own. drifts: those models leave the ledger's, so that nobody can rebuild them. own_keys:
+    every client keeps keys in its process. agent: one client, no network.
     """
 
     server: Callable[[HorizontalServerParts, C], Server]
@@ -350,7 +374,9 @@ Method = VerticalMethod[Any] | HorizontalMethod[Any]
 
 
 def checked(name: str, descriptor: Any) -> Method:
-    """Return what the registry has under a method's name. Raises SpecError, which says what is wrong with it."""
+    """Return what the registry has under a method's name. Raises SpecError, which says what is
+    wrong with it.
+    """
     for complaint in _complaints(name, descriptor):
         raise SpecError(f'method "{name}": {complaint}')
     found: Method = descriptor
@@ -386,7 +412,9 @@ def _complaints(name: str, descriptor: Any) -> Iterator[str]:
 
 def _of_config(name: str, config: Any) -> Iterator[str]:
     if not (
-        isinstance(config, type) and issubclass(config, MethodConfig) and dataclasses.is_dataclass(config)
+        isinstance(config, type)
+        and issubclass(config, MethodConfig)
+        and dataclasses.is_dataclass(config)
     ):
         shown = config.__name__ if isinstance(config, type) else repr(config)[:60]
         yield f"config: wanted a frozen dataclass that extends MethodConfig, got {shown}; decorate the class"
@@ -409,17 +437,22 @@ def _of_config(name: str, config: Any) -> Iterator[str]:
 
 @functools.cache
 def field_docstrings(config: type) -> dict[str, str]:
-    """Return the docstring under each field of a class and of its bases. Raises SpecError for a field without one."""
+    """Return the docstring under each field of a class and of its bases. Raises SpecError for a
+    field without one.
+    """
     from pydantic import TypeAdapter  # roles run without pydantic; lists of settings do not
 
     found: dict[str, str] = {}
     # pydantic leaves out those of bases
     for cls in filter(dataclasses.is_dataclass, reversed(config.__mro__)):
         fields = TypeAdapter(cls).json_schema().get("properties", {})
-        found |= {name: field["description"] for name, field in fields.items() if "description" in field}
+        found |= {
+            name: field["description"] for name, field in fields.items() if "description" in field
+        }
     for field in dataclasses.fields(config):
         if field.name not in found:
             raise SpecError(
-                f"{config.__name__}.{field.name}: wanted a docstring under the field, its line in the docs"
+                f"{config.__name__}.{field.name}: wanted a docstring under the field, its line in "
+                "the docs"
             )
     return found

@@ -1,7 +1,8 @@
-"""The mean of a model's last iterates: Polyak and Ruppert's averaging, over a tail of the updates alone.
+"""The mean of a model's last iterates: Polyak and Ruppert's averaging, over a tail of the updates
+alone.
 
-Iterates are functions of what was released, and so is their mean: it costs no privacy. Sources: Polyak and Juditsky
-1992; Rakhlin, Shamir and Sridharan 2012 (the last share of the iterates).
+Iterates are functions of what was released, and so is their mean: it costs no privacy. Sources:
+Polyak and Juditsky 1992; Rakhlin, Shamir and Sridharan 2012 (the last share of the iterates).
 """
 
 # d parameters
@@ -18,8 +19,8 @@ import numpy.typing as npt
 def tail_begin(share: float | None, updates: int | None, gathered: int) -> int | None:
     """Return after which update of the ledger the tail begins; None: there is no tail.
 
-    share: of the ledger's planned updates, the last ones; updates: planned uploads, Q = `gathered` of which make one
-    update of the ledger.
+    share: of the ledger's planned updates, the last ones; updates: planned uploads, Q = `gathered`
+    of which make one update of the ledger.
     """
     if share is None or updates is None:
         return None
@@ -30,7 +31,8 @@ def tail_begin(share: float | None, updates: int | None, gathered: int) -> int |
 class ModelAverage:
     """Mean of a model's iterates after the updates past `begin`; of none if `begin` is None.
 
-    They are summed in float64 in the order in which they come, so that equal summands give equal bits.
+    They are summed in float64 in the order in which they come, so that equal summands give equal
+    bits.
     """
 
     def __init__(self, begin: int | None) -> None:

@@ -25,11 +25,13 @@ class UpdateSource(Protocol):
 
 
 class Replica:
-    """Parameters (and what the rule keeps beside them, such as momentum) after the updates 1..`version`.
+    """Parameters (and what the rule keeps beside them, such as momentum) after the updates
+    1..`version`.
 
-    x: float32 [d], the model before the first update; it is changed in place. secret: of clients who shift every seed
-    before they use it (DeComFL A.3), so that the ledger without it leads elsewhere. step_seeds: the ledger's seeds are
-    those of steps, else of directions. party: follow this party's updates alone (None: all).
+    x: float32 [d], the model before the first update; it is changed in place. secret: of clients
+    who shift every seed before they use it (DeComFL A.3), so that the ledger without it leads
+    elsewhere. step_seeds: the ledger's seeds are those of steps, else of directions. party: follow
+    this party's updates alone (None: all).
     """
 
     def __init__(
@@ -44,7 +46,12 @@ class Replica:
     ) -> None:
         self.descent = Descent(x, rule, threads=threads)
         self.version = 0
-        self._secret, self._step_seeds, self._party, self._threads = secret, step_seeds, party, threads
+        self._secret, self._step_seeds, self._party, self._threads = (
+            secret,
+            step_seeds,
+            party,
+            threads,
+        )
 
     @property
     def x(self) -> Vector:
@@ -58,7 +65,9 @@ class Replica:
     def direction_seeds(self, updates: Slice) -> np.ndarray:
         """Return the seeds of the directions along which updates move the model, uint64 [N]."""
         seeds = updates.seed
-        return self.seeds(perturbation_seeds(seeds, updates.perturbation) if self._step_seeds else seeds)
+        return self.seeds(
+            perturbation_seeds(seeds, updates.perturbation) if self._step_seeds else seeds
+        )
 
     def go_to(self, version: int, history: UpdateSource, tail: ModelAverage | None = None) -> None:
         """Replay what is missing up to `version`; RunError if the replica is past it.
@@ -67,7 +76,8 @@ class Replica:
         """
         if version < self.version:
             raise RunError(
-                f"a replica at update {self.version} cannot go back to {version}: replay from the start"
+                f"a replica at update {self.version} cannot go back to {version}: replay from the "
+                "start"
             )
         if version > self.version:
             self.follow(history.since(self.version, version), tail)
@@ -75,7 +85,9 @@ class Replica:
     def follow(self, updates: Slice, tail: ModelAverage | None = None) -> None:
         """Apply updates; they must begin where the replica is. tail: as in `go_to`."""
         if updates.first != self.version:
-            raise RunError(f"a replica at update {self.version} got the updates after {updates.first}")
+            raise RunError(
+                f"a replica at update {self.version} got the updates after {updates.first}"
+            )
         mine = updates if self._party is None else updates.of(self._party)
         if self._step_seeds:
             mine = replace(mine, seed=perturbation_seeds(mine.seed, mine.perturbation))
@@ -90,7 +102,9 @@ class Replica:
         self.apply_steps(list(self._steps(updates)))
 
     def _steps(self, updates: Slice) -> Iterator[Step]:
-        """Yield the steps of updates; one that anchors takes all its pairs at the same model, so that they are one."""
+        """Yield the steps of updates; one that anchors takes all its pairs at the same model, so
+        that they are one.
+        """
         for update in updates.each() if self.descent.rule.epoch else (updates,):
             if len(update) and self.descent.rule.anchors(int(update.round[0])):
                 yield Step(update.seed, update.scalar, float(update.lr[0]), anchor=True)
@@ -99,10 +113,14 @@ class Replica:
 
     def apply_steps(self, steps: Sequence[Step]) -> None:
         """Apply steps that are not counted as updates of the ledger."""
-        self.descent.apply([s._replace(seeds=self.seeds(np.asarray(s.seeds, np.uint64))) for s in steps])
+        self.descent.apply(
+            [s._replace(seeds=self.seeds(np.asarray(s.seeds, np.uint64))) for s in steps]
+        )
 
     def state(self) -> np.ndarray:
-        """Return a copy of the parameters and of the V vectors that the rule keeps: float32 [1 + V, d]."""
+        """Return a copy of the parameters and of the V vectors that the rule keeps: float32 [1 + V,
+        d].
+        """
         return np.stack([as_array(vector) for vector in (self.descent.x, *self.descent.kept)])
 
     def adopt(self, state: np.ndarray, version: int) -> None:
@@ -125,15 +143,18 @@ class Replica:
         return twin
 
     def fork(self) -> Descent:
-        """Return a descent that continues alone from here, for local steps that are dropped afterwards."""
+        """Return a descent that continues alone from here, for local steps that are dropped
+        afterwards.
+        """
         return self.descent.copy()
 
 
 class SeedSums:
-    """What the updates of a ledger come to along each of a pool's seeds (FedKSeed's scalar gradient accumulators).
+    """What the updates of a ledger come to along each of a pool's seeds (FedKSeed's scalar gradient
+    accumulators).
 
-    seeds: uint64 [n], ascending. values: float32 [n]; each entry of the ledger adds the float32 of η s / P to its
-    seed's, one after the other.
+    seeds: uint64 [n], ascending. values: float32 [n]; each entry of the ledger adds the float32 of
+    η s / P to its seed's, one after the other.
     """
 
     def __init__(self, seeds: np.ndarray) -> None:
@@ -144,14 +165,18 @@ class SeedSums:
         places = np.searchsorted(self.seeds, updates.seed)
         if not np.array_equal(self.seeds[places % len(self.seeds)], updates.seed):
             raise RunError(
-                "the ledger has a seed that is not of this run's pool: it is the ledger of another run"
+                "the ledger has a seed that is not of this run's pool: it is the ledger of another "
+                "run"
             )
-        amounts = [lr * scalars.astype(np.float64) / len(scalars) for _, scalars, lr in updates.steps()]
+        amounts = [
+            lr * scalars.astype(np.float64) / len(scalars) for _, scalars, lr in updates.steps()
+        ]
         np.add.at(self.values, places, np.concatenate([np.zeros(0), *amounts]).astype(np.float32))
 
     @property
     def step(self) -> Step:
-        """The one step from the model before update 1: x_0 - Σ_j A_j u_j, over sums that are not 0, by ascending seed.
+        """The one step from the model before update 1: x_0 - Σ_j A_j u_j, over sums that are not 0,
+        by ascending seed.
 
         Its size is the number of terms, by which a step is divided.
         """
@@ -160,9 +185,11 @@ class SeedSums:
 
 
 class PooledReplica(Replica):
-    """A model that is made again from its first values and the sums of a pool's seeds after every range of updates.
+    """A model that is made again from its first values and the sums of a pool's seeds after every
+    range of updates.
 
-    Its bits depend on the sums alone, so that who has them needs none of the updates. pool: seeds, uint64 [n].
+    Its bits depend on the sums alone, so that who has them needs none of the updates. pool: seeds,
+    uint64 [n].
     """
 
     def __init__(self, x: Vector, rule: Rule, *, pool: np.ndarray, threads: int = 1) -> None:
@@ -175,7 +202,9 @@ class PooledReplica(Replica):
         self.apply_steps([self._sums.step])
 
     def state(self) -> np.ndarray:
-        """Return a copy of the parameters, and of the sums in as many rows as they fill: float32 [1 + V, d]."""
+        """Return a copy of the parameters, and of the sums in as many rows as they fill: float32 [1
+        + V, d].
+        """
         sums, size = self._sums.values, len(self.x)
         rows = np.zeros((-(-len(sums) // size), size), np.float32)
         rows.ravel()[: len(sums)] = sums

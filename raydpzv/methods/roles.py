@@ -17,7 +17,9 @@ from raydpzv.wire.messages import Body, ClientModels
 
 
 class Release(NamedTuple):
-    """A release of a party, with the receipt of its noise: a scalar, or rows of an array (then the value is NaN)."""
+    """A release of a party, with the receipt of its noise: a scalar, or rows of an array (then the
+    value is NaN).
+    """
 
     perturbation: int
     value: float
@@ -29,7 +31,8 @@ class Release(NamedTuple):
 class Sync(NamedTuple):
     """The catch-up of a client that keeps no model of its own.
 
-    read: updates in that model; missed: those it had to replay first; pairs: (seed, scalar) pairs it got for that;
+    read: updates in that model; missed: those it had to replay first; pairs: (seed, scalar) pairs
+    it got for that;
     pulled: it took the whole model instead.
     """
 
@@ -40,7 +43,9 @@ class Sync(NamedTuple):
 
 
 class Order(NamedTuple):
-    """A message from the server to one client, and what the server knows about the service that made it."""
+    """A message from the server to one client, and what the server knows about the service that
+    made it.
+    """
 
     client: int
     body: Body
@@ -49,7 +54,9 @@ class Order(NamedTuple):
     is_query: bool = (
         False  # True: a query, answered beside the client's round trip and changing nothing in it
     )
-    upload_bytes: int | None = None  # the answer's size if its shapes are fixed, None if they are drawn
+    upload_bytes: int | None = (
+        None  # the answer's size if its shapes are fixed, None if they are drawn
+    )
     releases: tuple[Release, ...] = ()
     cache: Ages | None = None
     loss: float = math.nan  # training loss on the batch served
@@ -58,7 +65,8 @@ class Order(NamedTuple):
         None  # what the client, called upon, sends before it is answered; None: nothing
     )
     version: int = 0  # the ledger's update that the answer carries, from 1; 0: it carries none
-    asks: bool = False  # True: the next activation begins with a request, and continues with the answer to it
+    # True: the next activation begins with a request, and continues with the answer to it
+    asks: bool = False
 
 
 _NO_ROWS = np.zeros(0, np.int32)
@@ -67,11 +75,13 @@ _NO_ROWS = np.zeros(0, np.int32)
 class Upload(NamedTuple):
     """A message from one client to the server.
 
-    step: counts the client's uploads from 0, or, of a client that keeps no count, the updates before it worked.
-    loss: the client's training loss, if it is the client who computes it; releases: the receipts of noise that the
-    client added. Both are facts for the record, not on the wire. is_query: the answer to a query, or a client's own
-    request: no upload to be learned from. attempt: at a round, of uploads that come to a release only together. cpu:
-    seconds of the process that made it, where they are measured.
+    step: counts the client's uploads from 0, or, of a client that keeps no count, the updates
+    before it worked.
+    loss: the client's training loss, if it is the client who computes it; releases: the receipts of
+    noise that the client added. Both are facts for the record, not on the wire. is_query: the
+    answer to a query, or a client's own
+    request: no upload to be learned from. attempt: at a round, of uploads that come to a release
+    only together. cpu: seconds of the process that made it, where they are measured.
     """
 
     client: int
@@ -91,10 +101,14 @@ class Upload(NamedTuple):
 
 
 class Client(Protocol):
-    """A party with features. `process` is `apply` then `work`; evaluation is an order that changes nothing."""
+    """A party with features. `process` is `apply` then `work`; evaluation is an order that changes
+    nothing.
+    """
 
     def process(self, order: Order) -> Upload:
-        """Apply the order and return the next upload, computed from the client's own data and key."""
+        """Apply the order and return the next upload, computed from the client's own data and
+        key.
+        """
         ...
 
     def apply(self, order: Order) -> None:
@@ -122,16 +136,17 @@ class Rebuildable(Client, Protocol):
     """A client that is a function of its key and of the answers it got."""
 
     def restore(self, history: Slice, uploads: int) -> None:
-        """Become what it was after so many uploads and the answers in `history`, its updates from the first on."""
+        """Become what it was after so many uploads and the answers in `history`, its updates from
+        the first on.
+        """
         ...
 
 
 class Server(Protocol):
     """The party that serves uploads."""
 
-    answers: (
-        bool  # every upload gets an answer of its own (vertical), or a round's uploads get none (horizontal)
-    )
+    # every upload gets an answer of its own (vertical), or a round's uploads get none (horizontal)
+    answers: bool
 
     @property
     def updates(self) -> int:
@@ -163,7 +178,9 @@ class VerticalServer(Server, Protocol):
     """The party with labels."""
 
     def state(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps: a tree of plain values, arrays and messages, none of which changes after."""
+        """Return what a checkpoint keeps: a tree of plain values, arrays and messages, none of
+        which changes after.
+        """
         ...
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -184,7 +201,9 @@ class VerticalServer(Server, Protocol):
 
 
 class ClientGroup(Protocol):
-    """Many horizontal clients in one process: none of them is an object, they share what they can."""
+    """Many horizontal clients in one process: none of them is an object, they share what they
+    can.
+    """
 
     def process(self, orders: Sequence[Order]) -> list[Upload]:
         """Do the work of several clients and return their uploads in the order of the orders."""
@@ -199,17 +218,23 @@ class LedgerGroup(ClientGroup, Protocol):
         ...
 
     def state(self, version: int) -> np.ndarray:
-        """Return a copy of parameters and momentum, if there is one, at `version`: float32 [1 or 2, d]."""
+        """Return a copy of parameters and momentum, if there is one, at `version`: float32 [1 or 2,
+        d].
+        """
         ...
 
     def adopt(self, state: np.ndarray, version: int) -> None:
-        """Make clients that have done nothing yet follow from `version` on; state: what `state` returned there."""
+        """Make clients that have done nothing yet follow from `version` on; state: what `state`
+        returned there.
+        """
         ...
 
 
 @dataclass(frozen=True)
 class Drift:
-    """Distance of clients' models from the shared one after a catch-up: largest difference, share of elements."""
+    """Distance of clients' models from the shared one after a catch-up: largest difference, share
+    of elements.
+    """
 
     largest: float
     share: float
@@ -219,7 +244,9 @@ class OwnModels(ClientGroup, Protocol):
     """Clients each of whom keeps a model of its own."""
 
     def models(self) -> ClientModels:
-        """Return what a checkpoint keeps of the clients that took part, of methods whose models nobody can rebuild."""
+        """Return what a checkpoint keeps of the clients that took part, of methods whose models
+        nobody can rebuild.
+        """
         ...
 
     def restore_models(self, kept: ClientModels) -> None:
@@ -227,7 +254,9 @@ class OwnModels(ClientGroup, Protocol):
         ...
 
     def drift(self, version: int) -> Drift:
-        """Update every client that ever took part to `version` and compare it with the model of the ledger."""
+        """Update every client that ever took part to `version` and compare it with the model of the
+        ledger.
+        """
         ...
 
 
@@ -235,7 +264,9 @@ class ResumableServer(Server, Protocol):
     """A server of rounds, which a checkpoint can restore."""
 
     def state(self) -> np.ndarray | None:
-        """Return what a checkpoint must keep beside what ledger and key give: one array, or None."""
+        """Return what a checkpoint must keep beside what ledger and key give: one array, or
+        None.
+        """
         ...
 
     def restore(self, round: int, state: np.ndarray | None) -> None:

@@ -28,7 +28,9 @@ class Schedule:
 
     def times(self, factor: float) -> Schedule:
         """Return the schedule of the quantity times a factor."""
-        return Schedule(self.first * factor, tuple((start, value * factor) for start, value in self.changes))
+        return Schedule(
+            self.first * factor, tuple((start, value * factor) for start, value in self.changes)
+        )
 
 
 def changes_of(config: Any, name: str) -> tuple[tuple[int, float], ...]:
@@ -42,13 +44,17 @@ def schedule_of(config: Any, name: str) -> Schedule:
 
 
 def scheduled(config: Any) -> list[str]:
-    """Return the settings of a method (its configuration, or the class of it) that may change in mid-run."""
+    """Return the settings of a method (its configuration, or the class of it) that may change in
+    mid-run.
+    """
     names = [field.name for field in fields(config)]
     return [name for name in names if f"{name}{_CHANGES}" in names]
 
 
 def without_effect(config: Any) -> Iterator[str]:
-    """Yield the settings that may change in mid-run and change nothing of a method as it is configured."""
+    """Yield the settings that may change in mid-run and change nothing of a method as it is
+    configured.
+    """
     if getattr(config, "server", "") in _STILL_HEADS:
         yield "server_lr"
 
@@ -59,8 +65,8 @@ def never_reached(config: Any, updates: int) -> Iterator[str]:
         late = [round for round, _ in changes_of(config, name) if round > updates]
         if late:
             yield (
-                f"method.{name}{_CHANGES}: what it changes from {late[0]:,} on comes after the last of {updates:,} "
-                "(budget.updates) and has no effect"
+                f"method.{name}{_CHANGES}: what it changes from {late[0]:,} on comes after the "
+                f"last of {updates:,} (budget.updates) and has no effect"
             )
 
 
@@ -70,6 +76,6 @@ def unordered(config: Any) -> Iterator[str]:
         rounds = [round for round, _ in changes_of(config, name)]
         if rounds != sorted(set(rounds)):
             yield (
-                f"method.{name}{_CHANGES}: wanted changes in ascending order, one for each update (or round), "
-                f"got {rounds}"
+                f"method.{name}{_CHANGES}: wanted changes in ascending order, one for each update "
+                f"(or round), got {rounds}"
             )

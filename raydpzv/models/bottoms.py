@@ -23,11 +23,13 @@ def mlp(shape: Sequence[int], hidden: Sequence[int], width: int) -> nn.Module:
 
 
 class SlicedMaxPool(nn.Module):
-    """2x2 maximum over existing pixels: the values of `max_pool2d` with ceil_mode, by strided slices.
+    """2x2 maximum over existing pixels: the values of `max_pool2d` with ceil_mode, by strided
+    slices.
 
-    torch's CPU max_pool2d costs more than the convolutions here; slices are several times faster. Not so backwards,
-    where each slice becomes a zero-filled image: what needs a gradient goes through max_pool2d, in two thirds of the
-    time with channels first and a third with channels last.
+    torch's CPU max_pool2d costs more than the convolutions here; slices are several times faster.
+    Not so backwards, where each slice becomes a zero-filled image: what needs a gradient goes
+    through max_pool2d, in two thirds of the time with channels first and a third with channels
+    last.
     """
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -38,18 +40,24 @@ class SlicedMaxPool(nn.Module):
             even, odd = (x[:, :, 0::2], x[:, :, 1::2]) if dim == 2 else (x[..., 0::2], x[..., 1::2])
             paired = odd.shape[dim]
             best = torch.maximum(even.narrow(dim, 0, paired), odd)
-            x = best if even.shape[dim] == paired else torch.cat((best, even.narrow(dim, paired, 1)), dim)
+            x = (
+                best
+                if even.shape[dim] == paired
+                else torch.cat((best, even.narrow(dim, paired, 1)), dim)
+            )
         return x
 
 
 def cnn(shape: Sequence[int], channels: Sequence[int], width: int) -> nn.Module:
-    """3x3 convolutions with 2x2 pooling and ReLU, then one linear layer: [B, C, H, W] -> [B, width].
+    """3x3 convolutions with 2x2 pooling and ReLU, then one linear layer: [B, C, H, W] -> [B,
+    width].
 
     Views [V, C, H, W] are folded into the channels.
     """
     if len(shape) < 3:
         raise SpecError(
-            f"model.bottom: a cnn needs image parts [channels, height, width], but the split gives each client "
+            "model.bottom: a cnn needs image parts [channels, height, width], but the split gives "
+            "each client "
             f'{list(shape)}; use bottom = "mlp" or split by rows, patches or views'
         )
     *stacked, height, rows = shape
@@ -62,7 +70,9 @@ def cnn(shape: Sequence[int], channels: Sequence[int], width: int) -> nn.Module:
 
 
 def linear(shape: Sequence[int], hidden: Sequence[int], width: int) -> nn.Module:
-    """Flatten, then one linear layer: [B, *shape] -> [B, width]; `hidden` is not looked at (VAFL, Section 5)."""
+    """Flatten, then one linear layer: [B, *shape] -> [B, width]; `hidden` is not looked at (VAFL,
+    Section 5).
+    """
     return nn.Sequential(nn.Flatten(), nn.Linear(int(torch.Size(shape).numel()), width))
 
 
@@ -83,14 +93,18 @@ class AllSteps(nn.Module):
 
 
 def lstm(shape: Sequence[int], hidden: Sequence[int], width: int) -> nn.Module:
-    """LSTM layers, all but the last in both directions, then one linear layer: [B, T, F] -> [B, width].
+    """LSTM layers, all but the last in both directions, then one linear layer: [B, T, F] -> [B,
+    width].
 
-    VAFL, Section G.3.2: a bidirectional layer of 16 units, then a plain one of 16 (hidden = [16, 16]).
+    VAFL, Section G.3.2: a bidirectional layer of 16 units, then a plain one of 16 (hidden = [16,
+    16]).
     """
     if len(shape) != 2 or not hidden:
         raise SpecError(
-            f"model.bottom: an lstm needs time series [steps, variables] and at least one hidden width, but the split "
-            f'gives each client {list(shape)}, with {len(hidden)} hidden widths; use how = "variables" on a time series'
+            "model.bottom: an lstm needs time series [steps, variables] and at least one hidden "
+            "width, but the split "
+            f"gives each client {list(shape)}, with {len(hidden)} hidden widths; use how = "
+            '"variables" on a time series'
         )
     before = shape[1]
     layers: list[nn.Module] = []
@@ -102,21 +116,31 @@ def lstm(shape: Sequence[int], hidden: Sequence[int], width: int) -> nn.Module:
 
 
 def bottom(
-    name: str, shape: Sequence[int], hidden: Sequence[int], width: int, vocabulary: int | None = None
+    name: str,
+    shape: Sequence[int],
+    hidden: Sequence[int],
+    width: int,
+    vocabulary: int | None = None,
 ) -> nn.Module:
-    """Return the bottom model `name` for records of `shape`; vocabulary: of data that are token ids, else None.
+    """Return the bottom model `name` for records of `shape`; vocabulary: of data that are token
+    ids, else None.
 
-    A model takes token ids if it has a parameter `vocabulary`. Raises SpecError for a model that takes the other kind
-    of data.
+    A model takes token ids if it has a parameter `vocabulary`. Raises SpecError for a model that
+    takes the other kind of data.
     """
     make = BOTTOMS[name]
     if _takes_tokens(make) == (vocabulary is not None):
-        module: nn.Module = make(shape, hidden, width, *(() if vocabulary is None else (vocabulary,)))
+        module: nn.Module = make(
+            shape, hidden, width, *(() if vocabulary is None else (vocabulary,))
+        )
         return module
     kind = "numbers" if vocabulary is None else "token ids, names and no quantities"
-    fitting = [other for other in BOTTOMS if _takes_tokens(BOTTOMS[other]) == (vocabulary is not None)]
+    fitting = [
+        other for other in BOTTOMS if _takes_tokens(BOTTOMS[other]) == (vocabulary is not None)
+    ]
     raise SpecError(
-        f'model.bottom: the data are {kind}, which "{name}" does not take: use {" or ".join(fitting)}'
+        f'model.bottom: the data are {kind}, which "{name}" does not take: use '
+        f"{' or '.join(fitting)}"
     )
 
 

@@ -1,4 +1,6 @@
-"""A module whose trained parameters are views of one flat float32 vector; all else of it is constant."""
+"""A module whose trained parameters are views of one flat float32 vector; all else of it is
+constant.
+"""
 
 from __future__ import annotations
 
@@ -19,21 +21,23 @@ from raydpzv.models.orthogonal import orthonormal
 from raydpzv.zo.spans import Shapes, layout_of
 
 _SHARED: WeakValueDictionary[tuple[str, str], torch.Tensor] = WeakValueDictionary()
-"""Constant tensors of this process by digest and device: the models of many clients keep one copy."""
+"""Constant tensors of this process by digest and device: the models of many clients keep one
+copy.
+"""
 
 
 class FlatModel:
     """A module and its trained parameters as one contiguous vector, drawn from a key.
 
     module    the network in evaluation mode; its trained parameters are views of `flat`
-    trained   name to trained parameter, in the order of `module.named_parameters()`; tied ones once, by the first name
-    constant  name to frozen parameter or buffer
+    trained   name to trained parameter, in the order of `module.named_parameters()`; tied ones
+    once, by the first name constant  name to frozen parameter or buffer
     flat      float32 [d]
     offsets   name of a trained parameter to its first element in `flat`
 
-    `make` returns the module without weights (it is called where new tensors lie on torch's "meta" device), or one
-    with weights, which are then the initial ones. Where it fails on that device, it is called for real. Raises
-    InputError for a module that cannot be one vector.
+    `make` returns the module without weights (it is called where new tensors lie on torch's "meta"
+    device), or one with weights, which are then the initial ones. Where it fails on that device, it
+    is called for real. Raises InputError for a module that cannot be one vector.
     """
 
     def __init__(
@@ -51,7 +55,9 @@ class FlatModel:
             self.offsets[name] = size
             size += p.numel()
         self.flat = torch.empty(size, dtype=torch.float32, device=device)
-        self._given = {name for name, p in self.trained.items() if found is not None and not p.is_meta}
+        self._given = {
+            name for name, p in self.trained.items() if found is not None and not p.is_meta
+        }
         self._install_constants(device)
         self._install_trained()
         self.draw(key)
@@ -59,10 +65,11 @@ class FlatModel:
     def draw(self, key: Key) -> None:
         """Set the trained parameters to their values before the first update.
 
-        Those of known layers follow from the key: U(-1/√fan_in, 1/√fan_in) for weights and biases, as torch does; an
-        embedding's entries on ±1/√width; normalisation layers and a summing head start as the identity. Others, and all
-        of a module that cannot be built without weights, follow from the module's own initialisation, under a generator
-        seeded from the key. Given weights stay.
+        Those of known layers follow from the key: U(-1/√fan_in, 1/√fan_in) for weights and biases,
+        as torch does; an embedding's entries on ±1/√width; normalisation layers and a summing head
+        start as the identity. Others, and all of a module that cannot be built without weights,
+        follow from the module's own initialisation, under a generator seeded from the key. Given
+        weights stay.
         """
         own: torch.nn.Module | None = None
         for name, p in self.trained.items():
@@ -73,8 +80,14 @@ class FlatModel:
             known = self._drawn_by_layer
             if known and isinstance(layer, _identities()):
                 p.data.fill_(1.0 if leaf == "weight" else 0.0)
-            elif known and leaf.startswith(("weight", "bias")) and (fan_in := _fan_in(layer)) is not None:
-                draws = (key / "initial" / path / leaf).generator().random(p.numel(), dtype=np.float32)
+            elif (
+                known
+                and leaf.startswith(("weight", "bias"))
+                and (fan_in := _fan_in(layer)) is not None
+            ):
+                draws = (
+                    (key / "initial" / path / leaf).generator().random(p.numel(), dtype=np.float32)
+                )
                 bound = np.float32(1 / math.sqrt(fan_in))
                 p.data.copy_(torch.from_numpy((draws * 2 - 1) * bound).view(p.shape))
             else:
@@ -82,7 +95,9 @@ class FlatModel:
                 p.data.copy_(own.get_parameter(name))
 
     def _built(self, seed: int) -> torch.nn.Module:
-        """Build the module with its own initialisation, under a generator that nothing else draws from."""
+        """Build the module with its own initialisation, under a generator that nothing else draws
+        from.
+        """
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)
             return self._make()
@@ -96,7 +111,9 @@ class FlatModel:
                 continue
             known = first[id(p)]
             if known not in views:
-                view = self.flat[self.offsets[known] : self.offsets[known] + p.numel()].view(p.shape)
+                view = self.flat[self.offsets[known] : self.offsets[known] + p.numel()].view(
+                    p.shape
+                )
                 if not p.is_meta:
                     view.copy_(p.detach())
                 views[known] = torch.nn.Parameter(view)
@@ -105,7 +122,9 @@ class FlatModel:
         self.trained = views
 
     def _install_constants(self, device: torch.device | str) -> None:
-        """Give constants their values: those of the module's own initialisation, the same for every key."""
+        """Give constants their values: those of the module's own initialisation, the same for every
+        key.
+        """
         if any(t.is_meta for t in self.constant.values()):
             own = self._built(0)
             values = {**dict(own.named_parameters()), **dict(own.named_buffers())}
@@ -137,7 +156,9 @@ class FlatModel:
 
     @property
     def layout(self) -> str:
-        """Return the digest of the trained parameters' names and shapes in order: what a flat vector has to fit."""
+        """Return the digest of the trained parameters' names and shapes in order: what a flat
+        vector has to fit.
+        """
         return layout_of(self.shapes)
 
     def zero_last(self) -> None:
@@ -146,10 +167,14 @@ class FlatModel:
             p.data.zero_()
 
     def orthogonal_last(self) -> None:
-        """Make the last layer's weights orthonormal and its bias 0. Raises InputError for one that is not linear."""
+        """Make the last layer's weights orthonormal and its bias 0. Raises InputError for one that
+        is not linear.
+        """
         layer = self._last()
         if not isinstance(layer, torch.nn.Linear):
-            raise InputError(f"orthonormal weights want a linear last layer, not {type(layer).__name__}")
+            raise InputError(
+                f"orthonormal weights want a linear last layer, not {type(layer).__name__}"
+            )
         weights = layer.weight.data
         weights.copy_(torch.from_numpy(orthonormal(weights.cpu().numpy())))
         if layer.bias is not None:
@@ -174,12 +199,19 @@ class FlatModel:
     def state_dict(self, flat: np.ndarray) -> dict[str, torch.Tensor]:
         """Return copies of the module's weights by name, at these trained parameters, float32 [d].
 
-        Adapters are added to the weights beside them, so that the names are those of the module without adapters.
+        Adapters are added to the weights beside them, so that the names are those of the module
+        without adapters.
         """
-        from raydpzv.models.lora import LoraModel  # a subclass of torch's Module: would load a deferred torch
+        from raydpzv.models.lora import (
+            LoraModel,
+        )  # a subclass of torch's Module: would load a deferred torch
 
         with self.at(flat):
-            own = self.module.merged() if isinstance(self.module, LoraModel) else self.module.state_dict()
+            own = (
+                self.module.merged()
+                if isinstance(self.module, LoraModel)
+                else self.module.state_dict()
+            )
             return {name: value.detach().clone() for name, value in own.items()}
 
     def sha256(self) -> str:
@@ -202,16 +234,18 @@ def _without_weights(make: Callable[[], torch.nn.Module]) -> torch.nn.Module | N
             return None
     if any("copying from a non-meta parameter" in str(warning.message) for warning in said):
         raise InputError(
-            "the model's function loads weights, which a new model does not keep: hand over the module that it returns"
+            "the model's function loads weights, which a new model does not keep: hand over the "
+            "module that it returns"
         )
     return module
 
 
 def _apart(module: torch.nn.Module) -> torch.nn.Module:
-    """Return a module that shares no layer with others; one whose tensors have numbers is copied, but for those.
+    """Return a module that shares no layer with others; one whose tensors have numbers is copied,
+    but for those.
 
-    A function may return a layer that it returned before, which would become a part of two models. Raises InputError
-    for a module that cannot be copied.
+    A function may return a layer that it returned before, which would become a part of two models.
+    Raises InputError for a module that cannot be copied.
     """
     tensors = [*module.parameters(), *module.buffers()]
     if all(t.is_meta for t in tensors):
@@ -220,8 +254,8 @@ def _apart(module: torch.nn.Module) -> torch.nn.Module:
         return copy.deepcopy(module, {id(t): t for t in tensors})
     except (TypeError, RuntimeError) as error:
         raise InputError(
-            f"the model has weights of its own and cannot be copied ({error}); keep what copy.deepcopy refuses out of "
-            "the module"
+            f"the model has weights of its own and cannot be copied ({error}); keep what "
+            "copy.deepcopy refuses out of the module"
         ) from error
 
 
@@ -231,36 +265,47 @@ def shapes(make: Callable[[], torch.nn.Module]) -> torch.nn.Module:
     return make() if found is None else found
 
 
-def split_state(module: torch.nn.Module) -> tuple[dict[str, torch.nn.Parameter], dict[str, torch.Tensor]]:
-    """Return a module's trained parameters and its constants (frozen parameters and buffers) by their first names.
+def split_state(
+    module: torch.nn.Module,
+) -> tuple[dict[str, torch.nn.Parameter], dict[str, torch.Tensor]]:
+    """Return a module's trained parameters and its constants (frozen parameters and buffers) by
+    their first names.
 
-    Raises InputError for no trained parameter, for lazy layers, for half precision, and for batch normalisation without
-    statistics of its own, which mixes the records of a batch.
+    Raises InputError for no trained parameter, for lazy layers, for half precision, and for batch
+    normalisation without statistics of its own, which mixes the records of a batch.
     """
     for name, layer in module.named_modules():
-        if isinstance(layer, torch.nn.modules.batchnorm._BatchNorm) and not layer.track_running_stats:
+        if (
+            isinstance(layer, torch.nn.modules.batchnorm._BatchNorm)
+            and not layer.track_running_stats
+        ):
             raise InputError(
-                f'the model\'s layer "{name}" is a BatchNorm without statistics of its own, which mixes records: use '
-                "GroupNorm, LayerNorm, or track_running_stats=True (its statistics then stay as they are)"
+                f'the model\'s layer "{name}" is a BatchNorm without statistics of its own, which '
+                "mixes records: use "
+                "GroupNorm, LayerNorm, or track_running_stats=True (its statistics then stay as "
+                "they are)"
             )
     parameters = dict(module.named_parameters())
     for name, tensor in {**parameters, **dict(module.named_buffers())}.items():
         if torch.nn.parameter.is_lazy(tensor):
             raise InputError(
-                f'the model\'s "{name}" is of a lazy layer and has no shape yet: give the layer its sizes, such as '
+                f'the model\'s "{name}" is of a lazy layer and has no shape yet: give the layer '
+                "its sizes, such as "
                 "nn.Linear(64, 10) for nn.LazyLinear(10)"
             )
     trained = {name: p for name, p in parameters.items() if p.requires_grad}
     frozen = {name: p for name, p in parameters.items() if not p.requires_grad}
     if not trained:
         raise InputError(
-            "the model has no trained parameter: give one requires_grad=True, or use a model that has one"
+            "the model has no trained parameter: give one requires_grad=True, or use a model that "
+            "has one"
         )
     constant = {**frozen, **dict(module.named_buffers())}
     for name, tensor in (*trained.items(), *frozen.items()):
         if tensor.is_floating_point() and tensor.dtype != torch.float32:
             raise InputError(
-                f'the model\'s parameter "{name}" is {tensor.dtype}: use float32, such as model.float()'
+                f'the model\'s parameter "{name}" is {tensor.dtype}: use float32, such as '
+                "model.float()"
             )
     return trained, constant
 
@@ -275,7 +320,9 @@ def _shared(value: torch.Tensor, device: torch.device | str) -> torch.Tensor:
 
 def _identities() -> tuple[type[torch.nn.Module], ...]:
     """Layers that start as the identity."""
-    from raydpzv.models.heads import SumHead  # a subclass of torch's Module: would load a deferred torch
+    from raydpzv.models.heads import (
+        SumHead,
+    )  # a subclass of torch's Module: would load a deferred torch
 
     return torch.nn.GroupNorm, torch.nn.LayerNorm, torch.nn.modules.batchnorm._BatchNorm, SumHead
 

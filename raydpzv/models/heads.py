@@ -21,7 +21,9 @@ def mlp(clients: int, width: int, hidden: Sequence[int], classes: int) -> nn.Mod
 
 
 def one_layer(clients: int, width: int, hidden: Sequence[int], classes: int) -> nn.Module:
-    """One linear layer (VAFL, Section G.3.2): [B, M·E] -> [B, classes]; `hidden` is not looked at."""
+    """One linear layer (VAFL, Section G.3.2): [B, M·E] -> [B, classes]; `hidden` is not looked
+    at.
+    """
     return nn.Linear(clients * width, classes)
 
 

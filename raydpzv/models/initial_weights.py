@@ -1,4 +1,6 @@
-"""Weights that a user brings for a model's start: a file of tensors, or a mapping of names to tensors."""
+"""Weights that a user brings for a model's start: a file of tensors, or a mapping of names to
+tensors.
+"""
 
 from __future__ import annotations
 
@@ -43,25 +45,30 @@ def shapes_alone() -> bool:
 
 
 def read_weights(word: str) -> dict[str, torch.Tensor]:
-    """Return the tensors, by name, of a file or of the mapping that "module:attribute" or a handle names.
+    """Return the tensors, by name, of a file or of the mapping that "module:attribute" or a handle
+    names.
 
-    Raises DataError for a file that cannot be read, SpecError for an object that is no mapping of tensors.
+    Raises DataError for a file that cannot be read, SpecError for an object that is no mapping of
+    tensors.
     """
     with torch.device("cpu"):  # a caller may build on the "meta" device
         found = _given(word) if is_foreign(word) else _of_file(Path(word))
     if not isinstance(found, Mapping) or not found:
         raise SpecError(
-            f"model.weights: wanted names and tensors, such as model.state_dict(), got {_kind(found)} from "
-            f"{shown_name(word)}"
+            "model.weights: wanted names and tensors, such as model.state_dict(), got "
+            f"{_kind(found)} from {shown_name(word)}"
         )
     for name, value in found.items():
         if not isinstance(name, str) or not isinstance(value, torch.Tensor):
             raise SpecError(
-                f'model.weights: "{name}" of {shown_name(word)} is {_kind(value)}: wanted a tensor; save '
+                f'model.weights: "{name}" of {shown_name(word)} is {_kind(value)}: wanted a '
+                "tensor; save "
                 "model.state_dict() alone"
             )
         if value.is_floating_point() and not bool(value.isfinite().all()):
-            raise DataError(f'model.weights: "{name}" of {shown_name(word)} has values that are not finite')
+            raise DataError(
+                f'model.weights: "{name}" of {shown_name(word)} has values that are not finite'
+            )
     return dict(found)
 
 
@@ -74,9 +81,9 @@ def with_weights(
 ) -> torch.nn.Module:
     """Give a module these weights and return it; word: as of `read_weights`, None for none.
 
-    A tied parameter needs one of its names. partial: parameters and buffers that `word` lacks stay as they are. files:
-    digests that files have on the machine which sent the scenario. Raises DataError, which names what is missing,
-    unexpected or of another shape.
+    A tied parameter needs one of its names. partial: parameters and buffers that `word` lacks stay
+    as they are. files: digests that files have on the machine which sent the scenario. Raises
+    DataError, which names what is missing, unexpected or of another shape.
     """
     if word is None or shapes_alone():
         return module
@@ -91,7 +98,9 @@ def with_weights(
     for name, tensor in wanted.items():
         tied.setdefault(id(tensor), []).append(name)
     absent = [names[0] for names in tied.values() if not found.keys() & set(names)]
-    unknown = [f"{name} {suggest(name, absent or wanted)}".strip() for name in found if name not in wanted]
+    unknown = [
+        f"{name} {suggest(name, absent or wanted)}".strip() for name in found if name not in wanted
+    ]
     faults = [_fault(name, found[name], wanted[name]) for name in wanted if name in found]
     complaints = {
         "missing": [] if partial else absent,
@@ -99,8 +108,14 @@ def with_weights(
         "wrong": list(filter(None, faults)),
     }
     origin = "your weights" if is_handle(word) else f"the weights of {word}"
-    if said := "; ".join(f"{kind}: {_listed(names)}" for kind, names in complaints.items() if names):
-        cure = "; partial_weights = true draws what is missing from the seed" if complaints["missing"] else ""
+    if said := "; ".join(
+        f"{kind}: {_listed(names)}" for kind, names in complaints.items() if names
+    ):
+        cure = (
+            "; partial_weights = true draws what is missing from the seed"
+            if complaints["missing"]
+            else ""
+        )
         cure += "; delete or rename what is unexpected" if complaints["unexpected"] else ""
         if any(" is [" in fault for fault in complaints["wrong"]):
             cure += "; give the model the sizes of the weights"
@@ -118,7 +133,9 @@ def with_weights(
     return module
 
 
-def _install(module: torch.nn.Module, names: Iterable[str], there: torch.Tensor, value: torch.Tensor) -> None:
+def _install(
+    module: torch.nn.Module, names: Iterable[str], there: torch.Tensor, value: torch.Tensor
+) -> None:
     """Put a value in the place of a parameter or buffer, under each of its names."""
     value = value.detach().to(there.dtype)
     if isinstance(there, torch.nn.Parameter):
@@ -129,7 +146,9 @@ def _install(module: torch.nn.Module, names: Iterable[str], there: torch.Tensor,
 
 
 def weights_sha256(words: Mapping[str, str | None]) -> dict[str, Any]:
-    """Return what environment.json says of each model's weights: the digest of every tensor by its name."""
+    """Return what environment.json says of each model's weights: the digest of every tensor by its
+    name.
+    """
     found = {
         f"{model}: {name}": _sha256(value)
         for model, word in words.items()
@@ -140,9 +159,13 @@ def weights_sha256(words: Mapping[str, str | None]) -> dict[str, Any]:
 
 
 def other_weights(there: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
-    """Return the first tensor in which two results of `weights_sha256` differ, None if they are equal."""
+    """Return the first tensor in which two results of `weights_sha256` differ, None if they are
+    equal.
+    """
     before, after = there.get("weights", {}), now.get("weights", {})
-    return next((name for name in sorted({*before, *after}) if before.get(name) != after.get(name)), None)
+    return next(
+        (name for name in sorted({*before, *after}) if before.get(name) != after.get(name)), None
+    )
 
 
 def _sha256(value: torch.Tensor) -> str:
@@ -159,7 +182,8 @@ def _given(word: str) -> Any:
 def _of_file(path: Path) -> Any:
     if path.suffix not in (".safetensors", *_TORCH):
         raise DataError(
-            f'model.weights: wanted a file of tensors (.safetensors, {", ".join(_TORCH)}), got "{path}"; pickles run '
+            f"model.weights: wanted a file of tensors (.safetensors, {', '.join(_TORCH)}), got "
+            f'"{path}"; pickles run '
             "code and are refused"
         )
     if not path.is_file():
@@ -171,12 +195,14 @@ def _of_file(path: Path) -> Any:
     except Exception as error:  # each library and version raises others
         if isinstance(error, pickle.UnpicklingError) and (named := _CLASS.search(str(error))):
             raise DataError(
-                f'model.weights: "{path}" holds an object of {named[1]} beside tensors, which is not loaded; save '
+                f'model.weights: "{path}" holds an object of {named[1]} beside tensors, which is '
+                "not loaded; save "
                 "model.state_dict() alone"
             ) from None
         text = " ".join(str(error).split()).partition(". ")[0]
         raise DataError(
-            f'model.weights: "{path}" cannot be read as tensors alone ({type(error).__name__}: {text}); if it is cut '
+            f'model.weights: "{path}" cannot be read as tensors alone ({type(error).__name__}: '
+            f"{text}); if it is cut "
             "off, restore it from a copy; if it holds other objects, save model.state_dict() alone"
         ) from None
 

@@ -1,6 +1,7 @@
 """Low-rank adapters beside frozen linear layers, under the names that peft gives them.
 
-Source: Hu et al., ICLR 2022, Eq. (3): y = W x + (alpha / r) B A x. W [O, I] is frozen, A [r, I] and B [O, r] learn.
+Source: Hu et al., ICLR 2022, Eq. (3): y = W x + (alpha / r) B A x. W [O, I] is frozen, A [r, I] and
+B [O, r] learn.
 """
 
 from __future__ import annotations
@@ -19,14 +20,17 @@ _NAMED = 6
 
 
 class LoraLinear(nn.Module):
-    """A frozen linear layer and its adapter. A is drawn like other layers, and B is zero: at first nothing changes."""
+    """A frozen linear layer and its adapter. A is drawn like other layers, and B is zero: at first
+    nothing changes.
+    """
 
     def __init__(self, layer: nn.Linear, rank: int, alpha: float) -> None:
         super().__init__()
         self.base_layer, self.scaling = layer, alpha / rank
         self.lora_A = nn.Linear(layer.in_features, rank, bias=False)
         self.lora_B = nn.Linear(rank, layer.out_features, bias=False)
-        # on the CPU where a model without numbers is built: a parameter that has numbers is not drawn
+        # on the CPU where a model without numbers is built: a parameter that has numbers is not
+        # drawn
         self.lora_B.weight = nn.Parameter(torch.zeros(layer.out_features, rank, device="cpu"))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -39,7 +43,9 @@ class LoraLinear(nn.Module):
 
 
 class LoraModel(nn.Module):
-    """A user's module in which only adapters and `modules_to_save` learn. Raises SpecError for unfit layers."""
+    """A user's module in which only adapters and `modules_to_save` learn. Raises SpecError for
+    unfit layers.
+    """
 
     def __init__(self, module: nn.Module, lora: LoraSection, title: str) -> None:
         super().__init__()
@@ -62,7 +68,9 @@ class LoraModel(nn.Module):
         return self.base_model.model(x)
 
     def merged(self) -> dict[str, torch.Tensor]:
-        """Return the weights of the user's module by its own names, each adapter added to the weight beside it."""
+        """Return the weights of the user's module by its own names, each adapter added to the
+        weight beside it.
+        """
         found = self.base_model.model.state_dict()
         for name, layer in self.adapters.items():
             del found[f"{name}.lora_A.weight"], found[f"{name}.lora_B.weight"]
@@ -73,9 +81,18 @@ class LoraModel(nn.Module):
 
     def adapter_config(self) -> dict[str, Any]:
         """Return peft's adapter_config.json."""
-        facts = {"peft_type": "LORA", "r": self._lora.rank, "lora_alpha": self._lora.alpha, "bias": "none"}
+        facts = {
+            "peft_type": "LORA",
+            "r": self._lora.rank,
+            "lora_alpha": self._lora.alpha,
+            "bias": "none",
+        }
         named = {"target_modules": list(self.adapters), "modules_to_save": self.saved or None}
-        return facts | named | {"base_model_name_or_path": None, "inference_mode": True, "task_type": None}
+        return (
+            facts
+            | named
+            | {"base_model_name_or_path": None, "inference_mode": True, "task_type": None}
+        )
 
 
 def _matched(module: nn.Module, words: tuple[str, ...], setting: str, title: str) -> list[str]:
@@ -84,7 +101,9 @@ def _matched(module: nn.Module, words: tuple[str, ...], setting: str, title: str
     faults = {name: _fault(layer, setting, uses) for name, layer in module.named_modules() if name}
     fits, found = [name for name, wrong in faults.items() if not wrong], dict[str, None]()
     for word in words:
-        meant = [name for name in faults if f".{name}".endswith(f".{word}") or fnmatchcase(name, word)]
+        meant = [
+            name for name in faults if f".{name}".endswith(f".{word}") or fnmatchcase(name, word)
+        ]
         good = [name for name in meant if not faults[name]]
         if not good or (good != meant and not set("*?[") & set(word)):  # a pattern takes what fits
             wrong = [f'"{name}" {faults[name]}' for name in meant if faults[name]]

@@ -1,6 +1,8 @@
-"""Losses by name: what a head or a whole model is trained on, what labels it takes, and how many scores it wants.
+"""Losses by name: what a head or a whole model is trained on, what labels it takes, and how many
+scores it wants.
 
-Nothing is computed when the module is imported: what only looks at a loss (`raydpzv privacy`) does without torch.
+Nothing is computed when the module is imported: what only looks at a loss (`raydpzv privacy`) does
+without torch.
 """
 
 # B rows, K scores, T numbers for labels, P points in parameter space; t times, E events, s scores
@@ -16,7 +18,9 @@ from raydpzv.foreign import resolve
 from raydpzv.lazy_import import torch
 
 Rows = Callable[["torch.Tensor", "torch.Tensor"], "torch.Tensor"]
-"""(scores [..., B, K], labels [B] or [B, T]) to one value a record, [..., B], in the scores' precision."""
+"""(scores [..., B, K], labels [B] or [B, T]) to one value a record, [..., B], in the scores'
+precision.
+"""
 _CHECKED, MOST_CHECKED = 8, 256
 """Fewest and most records on which a user's loss is checked."""
 
@@ -25,11 +29,15 @@ _CHECKED, MOST_CHECKED = 8, 256
 class Loss:
     """One loss in the three forms that training needs, and what there is to know of it.
 
-    rows: (scores [B, K], labels) to [B]; mean: to their mean, a number; at_points: (scores [..., B, K], labels) to
-    float64 [..., B], for finite differences, which divide rounding noise by the smoothing radius. outputs: scores of a
-    record, None: one per class or number. by_record: a record's term is a function of its own score and label alone.
-    labels: classes int64 [B], numbers float64 [B, T], or times and events float64 [B, 2]; "any": classes or numbers.
-    values: the numbers that labels may be, (): any. score: the measure that stands for the quality of a model.
+    rows: (scores [B, K], labels) to [B]; mean: to their mean, a number; at_points: (scores [..., B,
+    K], labels) to float64 [..., B], for finite differences, which divide rounding noise by the
+    smoothing radius. outputs: scores of a
+    record, None: one per class or number. by_record: a record's term is a function of its own score
+    and label alone.
+    labels: classes int64 [B], numbers float64 [B, T], or times and events float64 [B, 2]; "any":
+    classes or numbers.
+    values: the numbers that labels may be, (): any. score: the measure that stands for the quality
+    of a model.
     """
 
     rows: Rows
@@ -84,16 +92,22 @@ binary = _of_rows(lambda scores, labels: _logistic(scores[..., 0], labels), outp
 multi_label = _of_rows(
     lambda scores, labels: _logistic(scores, labels).mean(-1), labels="numbers", values=(0, 1)
 )
-"""The mean over a record's labels, each 0 or 1 with a score of its own, of what `binary` is of one."""
+"""The mean over a record's labels, each 0 or 1 with a score of its own, of what `binary` is of
+one.
+"""
 
 squared_error = _of_rows(
-    lambda scores, labels: ((scores - labels.to(scores.dtype)) ** 2).mean(-1), labels="numbers", score="rmse"
+    lambda scores, labels: ((scores - labels.to(scores.dtype)) ** 2).mean(-1),
+    labels="numbers",
+    score="rmse",
 )
 """The mean over a record's numbers of (s - y)²."""
 
 
 def _risks(scores_PB1: torch.Tensor, targets_B2: torch.Tensor) -> torch.Tensor:
-    """E_i (log Σ_{j: t_j >= t_i} exp(s_j - s_i)) of every record, float64 [..., B]; ties share their risk set."""
+    """E_i (log Σ_{j: t_j >= t_i} exp(s_j - s_i)) of every record, float64 [..., B]; ties share
+    their risk set.
+    """
     times_B, events_B = targets_B2.double().unbind(-1)
     order_B = torch.argsort(times_B, descending=True, stable=True)
     falling_B = times_B[order_B]
@@ -105,22 +119,26 @@ def _risks(scores_PB1: torch.Tensor, targets_B2: torch.Tensor) -> torch.Tensor:
 
 
 cox = Loss(
-    *(_risks, lambda scores, targets: _risks(scores, targets).mean(), _risks),
+    _risks,
+    lambda scores, targets: _risks(scores, targets).mean(),
+    _risks,
     outputs=1,
     by_record=False,
     labels="times",
     score="concordance",
 )
-"""The negative logarithm of Cox's partial likelihood over a batch's records, of which the censored ones count too.
+"""The negative logarithm of Cox's partial likelihood over a batch's records, of which the censored
+ones count too.
 
-Labels are times and events (1: one, 0: censored), float64 [B, 2]; one score a record, a higher one for an earlier
-event. A batch without an event has the loss 0. Source: Cox, "Regression models and life-tables" (1972); ties by Breslow
-(1974).
+Labels are times and events (1: one, 0: censored), float64 [B, 2]; one score a record, a higher one
+for an earlier event. A batch without an event has the loss 0. Source: Cox, "Regression models and
+life-tables" (1972); ties by Breslow (1974).
 """
 
 
 def own_loss(name: str) -> Loss:
-    """Return a user's function of scores [B, K] and labels as a loss. Raises SpecError for an object that is none.
+    """Return a user's function of scores [B, K] and labels as a loss. Raises SpecError for an
+    object that is none.
 
     Classes reach it as int64 [B], numbers [B, T] in the scores' precision.
     """
@@ -137,7 +155,9 @@ def own_loss(name: str) -> Loss:
     return _of_rows(rows, labels="any", score="loss")
 
 
-def _valued(loss: Callable[..., Any], scores_BK: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+def _valued(
+    loss: Callable[..., Any], scores_BK: torch.Tensor, labels: torch.Tensor
+) -> torch.Tensor:
     """Return a user's loss of each record. Raises InputError."""
     try:
         values = loss(scores_BK, labels)
@@ -147,25 +167,35 @@ def _valued(loss: Callable[..., Any], scores_BK: torch.Tensor, labels: torch.Ten
         raise InputError(f"model.loss: your loss fails on {shapes} ({text})") from error
     got = list(values.shape) if isinstance(values, torch.Tensor) else type(values).__name__
     if got != [len(scores_BK)]:
-        mean = "; it seems to return their mean, leave the reduction out" if got in ([], "float") else ""
-        raise InputError(f"model.loss: wanted one value a record, [{len(scores_BK)}], got {got}{mean}")
+        mean = (
+            "; it seems to return their mean, leave the reduction out"
+            if got in ([], "float")
+            else ""
+        )
+        raise InputError(
+            f"model.loss: wanted one value a record, [{len(scores_BK)}], got {got}{mean}"
+        )
     if torch.is_grad_enabled() and scores_BK.requires_grad and not values.requires_grad:
         raise InputError(
-            "model.loss: your loss has no gradient by the scores, which this method takes; compute it with torch, or "
-            "use a zeroth-order method"
+            "model.loss: your loss has no gradient by the scores, which this method takes; compute "
+            "it with torch, or use a zeroth-order method"
         )
     return values.to(scores_BK.dtype)
 
 
 def records_checked(batch: object) -> int:
-    """Return on how many records a loss is checked: twice a batch, within bounds; the most for no number ("all")."""
+    """Return on how many records a loss is checked: twice a batch, within bounds; the most for no
+    number ("all").
+    """
     return min(max(_CHECKED, 2 * batch), MOST_CHECKED) if isinstance(batch, int) else MOST_CHECKED
 
 
 def check_loss(loss: Loss, labels: torch.Tensor, outputs: int, records: int = _CHECKED) -> None:
-    """Refuse a user's loss that mixes records of one made-up batch. Raises InputError, which says what to change.
+    """Refuse a user's loss that mixes records of one made-up batch. Raises InputError, which says
+    what to change.
 
-    labels: of some records, as the loss gets them; outputs: K; records: B. A loss that mixes others passes.
+    labels: of some records, as the loss gets them; outputs: K; records: B. A loss that mixes others
+    passes.
     """
     places = torch.arange(records) % len(labels)
     labels = labels[places]
@@ -173,9 +203,13 @@ def check_loss(loss: Loss, labels: torch.Tensor, outputs: int, records: int = _C
     before = scores_BK.clone(), labels.clone()
     values_B = loss.rows(scores_BK, labels)
     if not (torch.equal(scores_BK, before[0]) and torch.equal(labels, before[1])):
-        raise InputError("model.loss: your loss changes the scores or labels it is given; work on a copy")
+        raise InputError(
+            "model.loss: your loss changes the scores or labels it is given; work on a copy"
+        )
     if not _same(values_B, loss.rows(scores_BK, labels)):
-        raise InputError("model.loss: two calls on the same scores differ; leave out what is random")
+        raise InputError(
+            "model.loss: two calls on the same scores differ; leave out what is random"
+        )
     others_BK, numbers = scores_BK.roll(1, 0) + 1, torch.arange(records)
     for bit in range((records - 1).bit_length()):
         for value in (0, 1):  # of any two records each changes once while the other stays
@@ -184,8 +218,8 @@ def check_loss(loss: Loss, labels: torch.Tensor, outputs: int, records: int = _C
             given = labels[torch.where(stays, numbers, numbers.roll(1))]
             if not _same(loss.rows(mixed, given)[stays], values_B[stays]):
                 raise InputError(
-                    "model.loss: a record's value depends on the other records of its batch; compute it from its own "
-                    "scores and label, without statistics over the batch"
+                    "model.loss: a record's value depends on the other records of its batch; "
+                    "compute it from its own scores and label, without statistics over the batch"
                 )
 
 

@@ -11,9 +11,11 @@ import numpy.typing as npt
 
 
 def orthonormal(weights_EF: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """Return weights with orthonormal rows, or columns where there are more rows than columns, float32 [E, F].
+    """Return weights with orthonormal rows, or columns where there are more rows than columns,
+    float32 [E, F].
 
-    Gram-Schmidt on the weights given; sums are rounded once (`math.fsum`), as no linear algebra library promises.
+    Gram-Schmidt on the weights given; sums are rounded once (`math.fsum`), as no linear algebra
+    library promises.
     """
     wide = weights_EF.shape[0] <= weights_EF.shape[1]
     rest = (weights_EF if wide else weights_EF.T).astype(np.float64)

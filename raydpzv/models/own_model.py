@@ -27,7 +27,8 @@ def model(name: str) -> OwnModel:
         return lambda options, offered: _copied(name, found, options)
     if not callable(found):
         raise SpecError(
-            f"model{_shown(name)}: wanted an nn.Module, or a class or function that returns one, got "
+            f"model{_shown(name)}: wanted an nn.Module, or a class or function that returns one, "
+            "got "
             f'{type(found).__name__}; give one, or a name of the program\'s such as "mlp"'
         )
 
@@ -35,7 +36,8 @@ def model(name: str) -> OwnModel:
         made = call(found, options, offered, "model.options")
         if not isinstance(made, torch.nn.Module):
             raise SpecError(
-                f"model{_shown(name)}: wanted an nn.Module from the call, got {type(made).__name__}; let it return one"
+                f"model{_shown(name)}: wanted an nn.Module from the call, got "
+                f"{type(made).__name__}; let it return one"
             )
         return made
 
@@ -50,7 +52,8 @@ def _shown(name: str) -> str:
 def _copied(name: str, module: torch.nn.Module, options: Mapping[str, Any]) -> torch.nn.Module:
     if options:
         raise SpecError(
-            f"model.options:{_shown(name) or ' it'} is a module, which takes none; leave them out or name its class"
+            f"model.options:{_shown(name) or ' it'} is a module, which takes none; leave them out "
+            "or name its class"
         )
     return copy.deepcopy(module)
 
@@ -58,7 +61,8 @@ def _copied(name: str, module: torch.nn.Module, options: Mapping[str, Any]) -> t
 def check_model(model: FlatModel, records: np.ndarray, width: int, title: str) -> None:
     """Refuse a module that is no function of a single record, on some records [B, ...].
 
-    width: numbers that the module has to give a record. Raises InputError, which says what to change.
+    width: numbers that the module has to give a record. Raises InputError, which says what to
+    change.
     """
     records = records if len(records) > 1 else np.repeat(records, 2, 0)
     x = torch.tensor(records, device=model.flat.device)
@@ -67,38 +71,45 @@ def check_model(model: FlatModel, records: np.ndarray, width: int, title: str) -
     got = tuple(scores.shape) if isinstance(scores, torch.Tensor) else type(scores).__name__
     if got != (len(x), width):
         raise InputError(
-            f"{title}: wanted scores [{len(x)}, {width}] of {len(x)} records, got {got}; let its last layer give a "
-            f"tensor of {width} numbers for each record"
+            f"{title}: wanted scores [{len(x)}, {width}] of {len(x)} records, got {got}; let its "
+            f"last layer give a tensor of {width} numbers for each record"
         )
     if not bool(scores.isfinite().all()):
         raise InputError(
-            f"{title}: its scores of these records are not finite; look at its weights and at the size of the inputs"
+            f"{title}: its scores of these records are not finite; look at its weights and at the "
+            "size of the inputs"
         )
     if not torch.equal(x, before[0]):
-        raise InputError(f"{title}: its forward call changes the records it is given; let it work on a copy")
+        raise InputError(
+            f"{title}: its forward call changes the records it is given; let it work on a copy"
+        )
     if constants_sha256(model) != before[1]:
         raise InputError(
-            f"{title}: its forward call changes a buffer, so that a replay would not find it; make it a function"
+            f"{title}: its forward call changes a buffer, so that a replay would not find it; make "
+            "it a function"
         )
     if not torch.equal(scores, _forward(model, x, title)):
         raise InputError(
-            f"{title}: two forward calls on the same records differ; leave out what is random, such as dropout that "
-            "is on in evaluation"
+            f"{title}: two forward calls on the same records differ; leave out what is random, "
+            "such as dropout that is on in evaluation"
         )
     if place := mixing_place(model.module, lambda given: _forward(model, given, title), x, scores):
         raise InputError(
-            f"{title}: a record's scores depend on the other records of its batch, {place}; leave out what mixes "
-            "records, such as statistics over the batch"
+            f"{title}: a record's scores depend on the other records of its batch, {place}; leave "
+            "out what mixes records, such as statistics over the batch"
         )
     if not _perturbs_whole(model, x, title):
         raise InputError(
-            f"{title}: it reads a layer's weights outside the layer's own forward call, where they are not perturbed; "
-            "give a layer of its own the same parameter, such as head.weight = embedding.weight"
+            f"{title}: it reads a layer's weights outside the layer's own forward call, where they "
+            "are not perturbed; give a layer of its own the same parameter, such as head.weight = "
+            "embedding.weight"
         )
 
 
 def _perturbs_whole(model: FlatModel, x: torch.Tensor, title: str) -> bool:
-    """Return whether perturbing layer by layer, as a large model is, has the bits of perturbing the whole vector."""
+    """Return whether perturbing layer by layer, as a large model is, has the bits of perturbing the
+    whole vector.
+    """
     layerwise = perturbation(model.module, model.flat, model.offsets)
     if isinstance(layerwise, WholePerturbation):
         return True
@@ -115,16 +126,22 @@ def mixing_place(
     x: torch.Tensor,
     outputs: torch.Tensor,
 ) -> str | None:
-    """Return where outputs of records [B, ...] follow from others of their batch, in words; None: they do not.
+    """Return where outputs of records [B, ...] follow from others of their batch, in words; None:
+    they do not.
 
-    Records whose number has a bit set change together, for each bit and its opposite: of any two records each changes
-    once while the other stays. A record that equals the one before it changes to its own largest number alone.
+    Records whose number has a bit set change together, for each bit and its opposite: of any two
+    records each changes once while the other stays. A record that equals the one before it changes
+    to its own largest number alone.
     """
     others = x.roll(1, 0)
     same = (others == x).flatten(1).all(1)
-    others = torch.where(same.view(-1, *[1] * (x.ndim - 1)), x.amax(-1, keepdim=True).expand_as(x), others)
+    others = torch.where(
+        same.view(-1, *[1] * (x.ndim - 1)), x.amax(-1, keepdim=True).expand_as(x), others
+    )
     whole = not others.is_floating_point() or bool((others == others.round()).all())
-    others = others if whole else others + 1  # token ids may be the last ones, also where they come as floats
+    others = (
+        others if whole else others + 1
+    )  # token ids may be the last ones, also where they come as floats
     numbers = torch.arange(len(x), device=x.device)
     for bit in range(max(1, (len(x) - 1).bit_length())):
         for value in (0, 1):
@@ -151,7 +168,9 @@ def _first_mixing(
 
         return hook
 
-    hooks = [layer.register_forward_hook(keep(name)) for name, layer in module.named_modules() if name]
+    hooks = [
+        layer.register_forward_hook(keep(name)) for name, layer in module.named_modules() if name
+    ]
     try:
         for batch in batches:
             forward(batch)
@@ -181,7 +200,9 @@ def _forward(model: FlatModel, x: torch.Tensor, title: str) -> torch.Tensor:
 
 
 def unknown_id(module: torch.nn.Module, forward: Callable[[], object]) -> str | None:
-    """Return which number of a failing forward call has no row in an embedding, in words; None: that is not why."""
+    """Return which number of a failing forward call has no row in an embedding, in words; None:
+    that is not why.
+    """
     found: list[str] = []
 
     def keep(name: str) -> Callable[..., None]:
@@ -189,13 +210,16 @@ def unknown_id(module: torch.nn.Module, forward: Callable[[], object]) -> str | 
             wrong = inputs[0][(inputs[0] < 0) | (inputs[0] >= layer.num_embeddings)]
             if wrong.numel() and not found:
                 found.append(
-                    f"records have the token id {int(wrong[0])}, wanted whole numbers in 0..{layer.num_embeddings - 1} "
+                    f"records have the token id {int(wrong[0])}, wanted whole numbers in "
+                    f"0..{layer.num_embeddings - 1} "
                     f'(layer "{name}"); use the tokenizer of this model'
                 )
 
         return hook
 
-    layers = [(n, layer) for n, layer in module.named_modules() if isinstance(layer, torch.nn.Embedding)]
+    layers = [
+        (n, layer) for n, layer in module.named_modules() if isinstance(layer, torch.nn.Embedding)
+    ]
     hooks = [layer.register_forward_pre_hook(keep(name)) for name, layer in layers]
     try:
         with torch.no_grad():

@@ -1,10 +1,12 @@
-"""Scores of one kind of network at many points, faster than layer by layer: two 5x5 convolutions, each pooled.
+"""Scores of one kind of network at many points, faster than layer by layer: two 5x5 convolutions,
+each pooled.
 
-The network: Conv2d(1, C, 5, padding=2), SlicedMaxPool, ReLU, Conv2d(C, D, 5, padding=2), SlicedMaxPool, ReLU, Flatten,
-Linear, as DeComFL's for MNIST. It is computed by compiled kernels (`winograd_kernel`): the first layer tap by tap, the
-second by Winograd's transforms, 36 products for 2x2 outputs in place of 100, whose inputs and outputs never leave the
-cache. The function is the same, the rounding is not: scores are off by 5.5e-7 of the largest, where layer by layer they
-are off by 6.2e-7.
+The network: Conv2d(1, C, 5, padding=2), SlicedMaxPool, ReLU, Conv2d(C, D, 5, padding=2),
+SlicedMaxPool, ReLU, Flatten, Linear, as DeComFL's for MNIST. It is computed by compiled kernels
+(`winograd_kernel`): the first layer tap by tap, the second by Winograd's transforms, 36 products
+for 2x2 outputs in place of 100, whose inputs and outputs never leave the cache. The function is the
+same, the rounding is not: scores are off by 5.5e-7 of the largest, where layer by layer they are
+off by 6.2e-7.
 
 On CPUs, for images of one channel whose sides are multiples of 4; no gradients.
 """
@@ -22,12 +24,25 @@ from raydpzv.zo.kernels import Kernel
 _scores = Kernel("scores", "raydpzv.models.winograd_kernel")
 
 _RECORDS = 64
-"""Records at a time, as many as the cache has room for; a record's bits do not depend on those beside it."""
-_LAYERS = (nn.Conv2d, SlicedMaxPool, nn.ReLU, nn.Conv2d, SlicedMaxPool, nn.ReLU, nn.Flatten, nn.Linear)
+"""Records at a time, as many as the cache has room for; a record's bits do not depend on those
+beside it.
+"""
+_LAYERS = (
+    nn.Conv2d,
+    SlicedMaxPool,
+    nn.ReLU,
+    nn.Conv2d,
+    SlicedMaxPool,
+    nn.ReLU,
+    nn.Flatten,
+    nn.Linear,
+)
 
 
 class PooledConvolutions:
-    """Scores of such a network. It keeps nothing between calls, so that others can have the memory in the meantime."""
+    """Scores of such a network. It keeps nothing between calls, so that others can have the memory
+    in the meantime.
+    """
 
     def __init__(self, module: nn.Module) -> None:
         first, second, last = [len(p) for p in module.parameters()][::2]
@@ -35,7 +50,9 @@ class PooledConvolutions:
 
     @staticmethod
     def match(module: nn.Module, shape: tuple[int, ...]) -> bool:
-        """Return whether a network is of this kind, and records of this shape are of a size that goes with it."""
+        """Return whether a network is of this kind, and records of this shape are of a size that
+        goes with it.
+        """
         layers = list(module.children())
         if type(module) is not nn.Sequential or tuple(map(type, layers)) != _LAYERS:
             return False
@@ -50,7 +67,9 @@ class PooledConvolutions:
     def _scores(self, points_Pd: torch.Tensor, x_BCHW: torch.Tensor) -> torch.Tensor:
         """Some records: [P, B, K]."""
         scores_PBK = points_Pd.new_empty(len(points_Pd), len(x_BCHW), self._widths[-1])
-        _scores(points_Pd.numpy(), x_BCHW[:, 0].contiguous().numpy(), *self._widths, scores_PBK.numpy())
+        _scores(
+            points_Pd.numpy(), x_BCHW[:, 0].contiguous().numpy(), *self._widths, scores_PBK.numpy()
+        )
         return scores_PBK
 
 

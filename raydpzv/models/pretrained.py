@@ -1,4 +1,5 @@
-"""Pretrained language models of transformers, from a local folder: for scenario files. Nothing is downloaded.
+"""Pretrained language models of transformers, from a local folder: for scenario files. Nothing is
+downloaded.
 
 x: token ids [B, L] of the folder's tokenizer, padded on either side
 """
@@ -24,12 +25,18 @@ class NextWord(nn.Module):
     """
 
     def __init__(
-        self, outputs: int, shape: tuple[int, ...], vocabulary: int = 0, folder: str = "", words: Any = ()
+        self,
+        outputs: int,
+        shape: tuple[int, ...],
+        vocabulary: int = 0,
+        folder: str = "",
+        words: Any = (),
     ) -> None:
         super().__init__()
         if not isinstance(words, list | tuple) or [type(word) for word in words] != [int] * outputs:
             raise SpecError(
-                f"model.options.words: wanted {outputs} token ids, one for each class, got {words!r}"
+                f"model.options.words: wanted {outputs} token ids, one for each class, got "
+                f"{words!r}"
             )
         self.model = _pretrained("AutoModelForCausalLM", folder, shape, max(vocabulary, *words, 0))
         self._words = list(words)
@@ -37,19 +44,26 @@ class NextWord(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[B, L] -> scores [B, C]."""
         ids, real = _tokens(self.model, x)
-        found = self.model.base_model(input_ids=ids, attention_mask=real, use_cache=False).last_hidden_state
+        found = self.model.base_model(
+            input_ids=ids, attention_mask=real, use_cache=False
+        ).last_hidden_state
         last = (real * torch.arange(1, ids.shape[1] + 1, device=ids.device)).argmax(1)
-        logits = self.model.get_output_embeddings()(found[torch.arange(len(ids), device=ids.device), last])
+        logits = self.model.get_output_embeddings()(
+            found[torch.arange(len(ids), device=ids.device), last]
+        )
         return logits[:, self._words]
 
 
 class Encoder(nn.Module):
-    """An encoder of texts: the mean of its last layer over tokens that are no padding, then one linear layer.
+    """An encoder of texts: the mean of its last layer over tokens that are no padding, then one
+    linear layer.
 
     shape, vocabulary: of the texts.
     """
 
-    def __init__(self, embedding: int, shape: tuple[int, ...], vocabulary: int = 0, folder: str = "") -> None:
+    def __init__(
+        self, embedding: int, shape: tuple[int, ...], vocabulary: int = 0, folder: str = ""
+    ) -> None:
         super().__init__()
         self.model = _pretrained("AutoModel", folder, shape, vocabulary, add_pooling_layer=False)
         self.out = nn.Linear(self.model.config.hidden_size, embedding)
@@ -64,18 +78,24 @@ class Encoder(nn.Module):
 
 
 def _tokens(model: Any, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return ids as int [B, L], and 1 for each that is no padding. Files of token ids come as float32."""
+    """Return ids as int [B, L], and 1 for each that is no padding. Files of token ids come as
+    float32.
+    """
     ids = x.long()
     return ids, (ids != (model.config.pad_token_id or 0)).long()
 
 
-def _pretrained(kind: str, folder: str, shape: tuple[int, ...], vocabulary: int, **given: Any) -> Any:
-    """Return a model with the folder's weights, or only with their shapes inside `without_weights`."""
+def _pretrained(
+    kind: str, folder: str, shape: tuple[int, ...], vocabulary: int, **given: Any
+) -> Any:
+    """Return a model with the folder's weights, or only with their shapes inside
+    `without_weights`.
+    """
     path = Path(folder)
     if not folder or not (path / "config.json").is_file():
         raise DataError(
-            f"model.folder: wanted a folder with config.json and weights of transformers, got {folder or 'none'}; "
-            "write one with model.save_pretrained(FOLDER)"
+            "model.folder: wanted a folder with config.json and weights of transformers, got "
+            f"{folder or 'none'}; write one with model.save_pretrained(FOLDER)"
         )
     try:
         import transformers
@@ -86,12 +106,13 @@ def _pretrained(kind: str, folder: str, shape: tuple[int, ...], vocabulary: int,
     config, make = transformers.AutoConfig.from_pretrained(path), getattr(transformers, kind)
     if vocabulary > config.vocab_size:
         raise SpecError(
-            f"data.vocabulary, model.options.words: wanted ids below {config.vocab_size}, which the model of {folder} "
-            f"has, got {vocabulary}"
+            f"data.vocabulary, model.options.words: wanted ids below {config.vocab_size}, which "
+            f"the model of {folder} has, got {vocabulary}"
         )
     if shape[-1] > (most := getattr(config, "max_position_embeddings", shape[-1])):
         raise SpecError(
-            f"data: wanted texts of at most {most} tokens for the model of {folder}, got {shape[-1]}; cut them"
+            f"data: wanted texts of at most {most} tokens for the model of {folder}, got "
+            f"{shape[-1]}; cut them"
         )
     # attention in its plain form: the others choose a kernel by the padding of the whole batch
     given |= {"attn_implementation": "eager", "dtype": torch.float32}
@@ -100,9 +121,12 @@ def _pretrained(kind: str, folder: str, shape: tuple[int, ...], vocabulary: int,
     if not any(any(path.glob(pattern)) for pattern in _WEIGHTS):
         raise DataError(f"model.folder: {folder} has no weights; wanted {' or '.join(_WEIGHTS)}")
     with torch.device("cpu"), torch.random.fork_rng(devices=[]):
-        model, found = make.from_pretrained(path, local_files_only=True, output_loading_info=True, **given)
+        model, found = make.from_pretrained(
+            path, local_files_only=True, output_loading_info=True, **given
+        )
     if lacking := sorted(found["missing_keys"]):
         raise DataError(
-            f"model.folder: the weights of {folder} lack {', '.join(lacking[:5])}; save the whole model"
+            f"model.folder: the weights of {folder} lack {', '.join(lacking[:5])}; save the whole "
+            "model"
         )
     return model

@@ -1,8 +1,10 @@
-"""The residual network of 18 layers (He, Zhang, Ren, Sun 2016) as a bottom, with group normalisation.
+"""The residual network of 18 layers (He, Zhang, Ren, Sun 2016) as a bottom, with group
+normalisation.
 
-Batch normalisation would make a record's embedding depend on the other records of its batch: no slope would be one
-record's own, so that clipping it bounds nothing, and the statistics would differ between w + λu and w - λu. Groups of
-16 channels (Wu, He 2018) have as many parameters and look at one record alone.
+Batch normalisation would make a record's embedding depend on the other records of its batch: no
+slope would be one record's own, so that clipping it bounds nothing, and the statistics would differ
+between w + λu and w - λu. Groups of 16 channels (Wu, He 2018) have as many parameters and look at
+one record alone.
 """
 
 # B batch, C channels
@@ -32,7 +34,9 @@ class Block(nn.Module):
             *_convolution(before, after, 3, stride), nn.ReLU(), *_convolution(after, after, 3, 1)
         )
         same = before == after and stride == 1
-        self.shortcut = nn.Sequential() if same else nn.Sequential(*_convolution(before, after, 1, stride))
+        self.shortcut = (
+            nn.Sequential() if same else nn.Sequential(*_convolution(before, after, 1, stride))
+        )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[B, C, H, W] -> [B, C', H / stride, W / stride], rounded up."""
@@ -40,17 +44,19 @@ class Block(nn.Module):
 
 
 def resnet18(shape: Sequence[int], channels: Sequence[int], width: int) -> nn.Module:
-    """A first convolution, four stages of two blocks, the pixels' mean, a linear layer: [B, C, H, W] -> [B, width].
+    """A first convolution, four stages of two blocks, the pixels' mean, a linear layer: [B, C, H,
+    W] -> [B, width].
 
-    channels: of the four stages, [64, 128, 256, 512] in the paper. Small images (a side of at most 64 pixels) begin
-    with a 3x3 convolution; larger ones with the paper's 7x7 of stride 2 and pooling. Views [V, C, H, W] are folded into
-    the channels. Raises SpecError.
+    channels: of the four stages, [64, 128, 256, 512] in the paper. Small images (a side of at most
+    64 pixels) begin with a 3x3 convolution; larger ones with the paper's 7x7 of stride 2 and
+    pooling. Views [V, C, H, W] are folded into the channels. Raises SpecError.
     """
     if len(shape) < 3 or len(channels) != _STAGES or min(channels) < 2:
         raise SpecError(
-            f"model.bottom: a resnet18 needs image parts [channels, height, width] and {_STAGES} hidden widths from 2, "
-            f"but the split gives each client {list(shape)}, with hidden = {list(channels)}; split by views, rows or "
-            "patches and use such as [64, 128, 256, 512]"
+            f"model.bottom: a resnet18 needs image parts [channels, height, width] and {_STAGES} "
+            f"hidden widths from 2, but the split gives each client {list(shape)}, with hidden = "
+            f"{list(channels)}; split by views, rows or patches and use such as [64, 128, 256, "
+            "512]"
         )
     *stacked, height, across = shape
     before = int(torch.Size(stacked).numel())

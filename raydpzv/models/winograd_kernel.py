@@ -1,15 +1,17 @@
 """Scores of two pooled 5x5 convolutions and a linear layer at many points, compiled with numba.
 
-The first layer is summed tap by tap. The second goes by F(2x2, 5x5) of Lavin and Gray, "Fast algorithms for
-convolutional neural networks" (CVPR 2016), Section 4, with the points 0, 1, -1, 2, -1/2 and infinity. A tile of 6x6
-inputs d becomes Bᵀ d B, whose 36 numbers are multiplied with those of the filter, G g Gᵀ, and summed over the channels;
-Aᵀ m A are its 2x2 outputs, of which pooling keeps the largest.
+The first layer is summed tap by tap. The second goes by F(2x2, 5x5) of Lavin and Gray, "Fast
+algorithms for convolutional neural networks" (CVPR 2016), Section 4, with the points 0, 1, -1, 2,
+-1/2 and infinity. A tile of 6x6 inputs d becomes Bᵀ d B, whose 36 numbers are multiplied with those
+of the filter, G g Gᵀ, and summed over the channels; Aᵀ m A are its 2x2 outputs, of which pooling
+keeps the largest.
 
-Everything is done on vectors of 16 numbers, which numba has no type for: one is defined here, with sums that stay in
-registers (arrays, which the compiler vectorises itself, took three times as long). The numbers of a vector belong to
-records and columns side by side, columns sorted by their number modulo 4 (of pixels) or 2 (of the second layer's
-inputs), so that neighbours in memory are neighbours in work whatever the batch. A sum has the same terms in the same
-order wherever in a vector it lies, by fused multiply-adds: bits follow from the record and the point alone, and are the
+Everything is done on vectors of 16 numbers, which numba has no type for: one is defined here, with
+sums that stay in registers (arrays, which the compiler vectorises itself, took three times as
+long). The numbers of a vector belong to records and columns side by side, columns sorted by their
+number modulo 4 (of pixels) or 2 (of the second layer's inputs), so that neighbours in memory are
+neighbours in work whatever the batch. A sum has the same terms in the same order wherever in a
+vector it lies, by fused multiply-adds: bits follow from the record and the point alone, and are the
 same on all processors that have these.
 
 numba caches compiled code by this file. Callers go through `raydpzv.models.pooled_convolutions`.
@@ -35,7 +37,9 @@ from raydpzv.zo.kernel_cache import compiled
 
 _f32 = np.float32
 _LANES, _WIDTH, _ROWS = 16, 32, 8
-"""Numbers of a vector; numbers of a block, which are two vectors; rows of a block of a matrix product."""
+"""Numbers of a vector; numbers of a block, which are two vectors; rows of a block of a matrix
+product.
+"""
 _HALF, _TWO, _THREE_HALVES, _FIVE_HALVES = _f32(0.5), _f32(2), _f32(1.5), _f32(2.5)
 _FOUR, _EIGHT, _SIXTEEN, _THIRD, _FIFTEENTH = _f32(4), _f32(8), _f32(16), _f32(1 / 3), _f32(1 / 15)
 _FLOAT = ir.FloatType()
@@ -147,7 +151,9 @@ class _Emitter:
 
 
 def _emitted(result: Any, kinds: Sequence[Any], emit: Callable[..., Any]) -> tuple[Any, Any]:
-    """Return what numba wants of an intrinsic; arrays are handed to `emit` as pointers to their first number."""
+    """Return what numba wants of an intrinsic; arrays are handed to `emit` as pointers to their
+    first number.
+    """
 
     def generate(context: Any, builder: Any, signed: Any, values: Sequence[Any]) -> Any:
         to = _Emitter(context, builder)
@@ -176,7 +182,9 @@ def _store(typing_context, array, at, vector):  # type: ignore[no-untyped-def]
 @_emitting
 def _fused(typing_context, a, b, c):  # type: ignore[no-untyped-def]
     """a · b + c of a number a."""
-    return _emitted(_lanes, (types.float32, b, c), lambda to, a, b, c: to.fused(to.everywhere(a), b, c))
+    return _emitted(
+        _lanes, (types.float32, b, c), lambda to, a, b, c: to.fused(to.everywhere(a), b, c)
+    )
 
 
 @_emitting
@@ -215,19 +223,33 @@ def _subtract(context: Any, builder: Any, signed: Any, values: Sequence[Any]) ->
 
 @_emitting
 def _multiply(typing_context, u, u_at, v, v_at, v_step, depth, m, m_at):  # type: ignore[no-untyped-def]
-    """Write a block of a product, [8, 32] from place m_at on: Σ_k u[u_at + 8 k + r] · v[v_at + k · v_step + e]."""
+    """Write a block of a product, [8, 32] from place m_at on: Σ_k u[u_at + 8 k + r] · v[v_at + k ·
+    v_step + e].
+    """
 
     def emit(
-        to: _Emitter, u: Any, u_at: Any, v: Any, v_at: Any, v_step: Any, depth: Any, m: Any, m_at: Any
+        to: _Emitter,
+        u: Any,
+        u_at: Any,
+        v: Any,
+        v_at: Any,
+        v_step: Any,
+        depth: Any,
+        m: Any,
+        m_at: Any,
     ) -> None:
         height, vectors = (_ROWS, _WIDTH // _LANES) if to.wide else (4, 1)
         for top in range(0, _ROWS, height):
             for left in range(0, _WIDTH // _LANES, vectors):
-                places = [(top + r, _LANES * (left + c)) for r in range(height) for c in range(vectors)]
+                places = [
+                    (top + r, _LANES * (left + c)) for r in range(height) for c in range(vectors)
+                ]
                 sums = to.accumulators(len(places))
                 with to.loop(depth) as k:
                     base = to.index(v_at, to.times(k, v_step))
-                    right = {e: to.load(v, to.index(base, e)) for e in sorted({e for _, e in places})}
+                    right = {
+                        e: to.load(v, to.index(base, e)) for e in sorted({e for _, e in places})
+                    }
                     first = to.index(u_at, to.times(k, to.whole(_ROWS)))
                     for r in sorted({r for r, _ in places}):
                         factor = to.number(u, to.index(first, r))
@@ -245,7 +267,8 @@ def _multiply(typing_context, u, u_at, v, v_at, v_step, depth, m, m_at):  # type
 def _pool(typing_context, weights, w_at, x, x_at, x_step, columns, out, out_at):  # type: ignore[no-untyped-def]
     """Write the largest of the four places of pools, of two channels, [2, 32] from place out_at on.
 
-    weights: [25, 2] from w_at on; x: rows of images x_step apart, of which columns 0 to 5 lie `columns` behind x_at.
+    weights: [25, 2] from w_at on; x: rows of images x_step apart, of which columns 0 to 5 lie
+    `columns` behind x_at.
     """
     index = types.intp
 
@@ -315,7 +338,14 @@ def _values(g0, g1, g2, g3, g4):  # type: ignore[no-untyped-def]
     even, odd = (g0 + g2) + g4, g1 + g3
     at_two = (g0 + _FOUR * g2 + _SIXTEEN * g4) + (_TWO * g1 + _EIGHT * g3)
     at_half = (_SIXTEEN * g0 + _FOUR * g2 + g4) - (_EIGHT * g1 + _TWO * g3)
-    return g0, -_THIRD * (even + odd), _THIRD * (even - odd), _FIFTEENTH * at_two, -_FIFTEENTH * at_half, g4
+    return (
+        g0,
+        -_THIRD * (even + odd),
+        _THIRD * (even - odd),
+        _FIFTEENTH * at_two,
+        -_FIFTEENTH * at_half,
+        g4,
+    )
 
 
 @compiled
@@ -338,7 +368,9 @@ def _transform_filters(filters_DC25, u):  # type: ignore[no-untyped-def]
 
 @compiled
 def _padded(x_BHW, out):  # type: ignore[no-untyped-def]
-    """Write images to out [H + 4, 4, W/4 + 1, n]: two pixels of padding, columns by their number modulo 4."""
+    """Write images to out [H + 4, 4, W/4 + 1, n]: two pixels of padding, columns by their number
+    modulo 4.
+    """
     count, height, width = x_BHW.shape
     for y in range(height):
         for x in range(width):
@@ -350,7 +382,8 @@ def _padded(x_BHW, out):  # type: ignore[no-untyped-def]
 def _first_layer(image, weights, bias_C, groups, records, pools, out_CHL):  # type: ignore[no-untyped-def]
     """Convolve, pool and take the positive part, inside the padding of out [C, H/2 + 4, 2 L].
 
-    image: as `_padded` has it, of one dimension; groups: W/4; weights: [C/2, 25, 2]; pools: scratch [2 · 32].
+    image: as `_padded` has it, of one dimension; groups: W/4; weights: [C/2, 25, 2]; pools: scratch
+    [2 · 32].
     """
     channels, padded, length = out_CHL.shape
     out, packed = out_CHL.reshape(-1), weights.reshape(-1)
@@ -364,7 +397,16 @@ def _first_layer(image, weights, bias_C, groups, records, pools, out_CHL):  # ty
             for start in range(0, size, _WIDTH):
                 e = min(start, size - _WIDTH)
                 for pair in range(weights.shape[0]):
-                    _pool(packed, 50 * pair, image, 8 * row * column + e, 4 * column, columns, pools, 0)
+                    _pool(
+                        packed,
+                        50 * pair,
+                        image,
+                        8 * row * column + e,
+                        4 * column,
+                        columns,
+                        pools,
+                        0,
+                    )
                     for c in range(2 * pair, min(2 * pair + 2, channels)):
                         to = (c * padded + row + 2) * length + odd * (length // 2) + records + e
                         for lane in range(0, _WIDTH, _LANES):
@@ -449,7 +491,12 @@ def _second_layer(x_CHL, u, bias_D, records, columns_6CL, v_36C32, m, out_DHn): 
     """
     channels = x_CHL.shape[0]
     filters, rows, size = out_DHn.shape
-    v, factors, products, out = v_36C32.reshape(-1), u.reshape(-1), m.reshape(-1), out_DHn.reshape(-1)
+    v, factors, products, out = (
+        v_36C32.reshape(-1),
+        u.reshape(-1),
+        m.reshape(-1),
+        out_DHn.reshape(-1),
+    )
     for row in range(rows):
         _transform_columns(x_CHL, row, columns_6CL)
         for start in range(0, size, _WIDTH):
@@ -458,18 +505,23 @@ def _second_layer(x_CHL, u, bias_D, records, columns_6CL, v_36C32, m, out_DHn): 
             for block in range(u.shape[0]):
                 for k in range(36):
                     u_at, v_at = (36 * block + k) * channels * _ROWS, k * channels * _WIDTH
-                    _multiply(factors, u_at, v, v_at, _WIDTH, channels, products, k * _ROWS * _WIDTH)
+                    _multiply(
+                        factors, u_at, v, v_at, _WIDTH, channels, products, k * _ROWS * _WIDTH
+                    )
                 for d in range(block * _ROWS, min(block * _ROWS + _ROWS, filters)):
                     for lane in range(0, _WIDTH, _LANES):
                         best = _largest(products, (d - block * _ROWS) * _WIDTH + lane)
-                        _store(out, (d * rows + row) * size + first + lane, _activated(best, bias_D[d]))
+                        _store(
+                            out, (d * rows + row) * size + first + lane, _activated(best, bias_D[d])
+                        )
 
 
 @compiled
 def _last_layer(x, weights, bias_K, depth, records, m, sums, out_BK):  # type: ignore[no-untyped-def]
     """Write x·W + b, summed first over `depth` features, then over those sums.
 
-    x: [F, n] and room for 32 more, of one dimension; weights: [K/8, F, 8]; m, sums: scratch [8, 32].
+    x: [F, n] and room for 32 more, of one dimension; weights: [K/8, F, 8]; m, sums: scratch [8,
+    32].
     """
     blocks, features, _ = weights.shape
     count, classes = out_BK.shape
@@ -479,7 +531,14 @@ def _last_layer(x, weights, bias_K, depth, records, m, sums, out_BK):  # type: i
             total[:] = 0
             for f in range(0, features, depth):
                 _multiply(
-                    packed, (block * features + f) * _ROWS, x, f * records + start, records, depth, part, 0
+                    packed,
+                    (block * features + f) * _ROWS,
+                    x,
+                    f * records + start,
+                    records,
+                    depth,
+                    part,
+                    0,
                 )
                 for e in range(0, _ROWS * _WIDTH, _LANES):
                     _store(total, e, _load(total, e) + _load(part, e))
@@ -492,7 +551,8 @@ def _last_layer(x, weights, bias_K, depth, records, m, sums, out_BK):  # type: i
 def scores(points_Pd, x_BHW, channels, filters, classes, out_PBK):  # type: ignore[no-untyped-def]
     """Write the scores of images at every point to out [P, B, K].
 
-    x: float32 [B, H, W], H and W multiples of 4; channels, filters, classes: the layers' widths C, D, K.
+    x: float32 [B, H, W], H and W multiples of 4; channels, filters, classes: the layers' widths C,
+    D, K.
     """
     count, height, width = x_BHW.shape
     groups, places = width // 4, (height // 4) * (width // 4)
@@ -527,6 +587,8 @@ def scores(points_Pd, x_BHW, channels, filters, classes, out_PBK):  # type: igno
             for f in range(features):
                 last_weights[k // _ROWS, f, k % _ROWS] = last_KF[k, f]
         bias_C = point_d[first_end:second_start]
-        _first_layer(image.reshape(-1), first_weights, bias_C, groups, records, sums.reshape(-1), middle)
+        _first_layer(
+            image.reshape(-1), first_weights, bias_C, groups, records, sums.reshape(-1), middle
+        )
         _second_layer(middle, u, point_d[second_end:last_start], records, columns, v, m, last_DHn)
         _last_layer(last, last_weights, point_d[last_end:], places, records, m[0], sums, out_PBK[p])

@@ -1,4 +1,6 @@
-"""Clipping, noise with receipts, calibration, and what may be claimed. `raydpzv.privacy(scenario)` says what."""
+"""Clipping, noise with receipts, calibration, and what may be claimed. `raydpzv.privacy(scenario)`
+says what.
+"""
 
 from raydpzv.lazy_import import make_callable
 

@@ -1,4 +1,5 @@
-"""Brent's method, step by step as in scipy's Zeros/brentq.c: the bits of `brentq` without importing scipy.optimize.
+"""Brent's method, step by step as in scipy's Zeros/brentq.c: the bits of `brentq` without importing
+scipy.optimize.
 
 That import takes a sixth of a CPU second, more than all the roots of a short run.
 """
@@ -25,7 +26,9 @@ _compiled_step = Kernel("brent_step", "raydpzv.privacy.brent_kernel")
 
 
 def brentq(function: Callable[[float], float], low: float, high: float, xtol: float) -> float:
-    """Return a root between two ends at which the function has different signs. Raises ValueError, RuntimeError."""
+    """Return a root between two ends at which the function has different signs. Raises ValueError,
+    RuntimeError.
+    """
 
     def at(x: Array, of: Any) -> Array:
         value = function(float(x[0])) if len(x) else 0.0
@@ -37,7 +40,8 @@ def brentq(function: Callable[[float], float], low: float, high: float, xtol: fl
 
 
 def roots(function: Callable[[Array, Any], Array], low: Array, high: Array, xtol: float) -> Array:
-    """Return a root of each element's function between two ends of different sign. Raises ValueError, RuntimeError.
+    """Return a root of each element's function between two ends of different sign. Raises
+    ValueError, RuntimeError.
 
     function(x, of): the values at x of the elements numbered `of`.
     """
@@ -59,11 +63,13 @@ def roots(function: Callable[[Array, Any], Array], low: Array, high: Array, xtol
 
 
 def brent_step(state, of, xtol, rtol):  # type: ignore[no-untyped-def]
-    """Move every function numbered in `of` to its next point; return how many are left, whose numbers come first.
+    """Move every function numbered in `of` to its next point; return how many are left, whose
+    numbers come first.
 
-    As in scipy's Zeros/brentq.c, operation by operation. state [8, N]: x_pre, f_pre, x_cur, f_cur, x_blk, f_blk, s_pre,
-    s_cur; cur is the newest point, pre the one before, blk the one on the other side of the root; s_pre and s_cur, the
-    last two steps. x_cur is the root of those that are not left; of the others f_cur is yet to be set.
+    As in scipy's Zeros/brentq.c, operation by operation. state [8, N]: x_pre, f_pre, x_cur, f_cur,
+    x_blk, f_blk, s_pre, s_cur; cur is the newest point, pre the one before, blk the one on the
+    other side of the root; s_pre and s_cur, the last two steps. x_cur is the root of those that are
+    not left; of the others f_cur is yet to be set.
     """
     left = 0
     for place in range(of.shape[0]):

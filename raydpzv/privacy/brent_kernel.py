@@ -1,4 +1,6 @@
-"""One step of Brent's method on many functions, compiled: callers go through `raydpzv.privacy.brent`."""
+"""One step of Brent's method on many functions, compiled: callers go through
+`raydpzv.privacy.brent`.
+"""
 
 from __future__ import annotations
 

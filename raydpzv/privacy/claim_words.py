@@ -1,7 +1,7 @@
 """Privacy claims in words: the one place that says PRIVATE or NOT PRIVATE, and what an ε means.
 
-A claim here is a row of a privacy table as a mapping: the fields of `raydpzv.privacy.claims.Claim`, or a row of
-summary.json's "epsilon", in which infinity is a word and NaN is null.
+A claim here is a row of a privacy table as a mapping: the fields of `raydpzv.privacy.claims.Claim`,
+or a row of summary.json's "epsilon", in which infinity is a word and NaN is null.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from raydpzv.files import json_number
 from raydpzv.privacy.claims import COUNTS_KNOWN, figure
 
 USEFUL = 10.0
-"""The largest ε that a verdict calls useful: above it an attacker with all else at hand is nearly always right."""
+"""The largest ε that a verdict calls useful: above it an attacker with all else at hand is nearly
+always right.
+"""
 PAPER = "paper"
 """Stands in the place of an adversary where a row says what the paper's accountant states."""
 CLAIMED, TOO_LARGE, NOTHING = "claimed, not proved", "no useful ε", "nothing proved"
@@ -104,7 +106,8 @@ def relation_cell(claim: Claim) -> str:
 def adversary_cell(claim: Claim) -> str:
     """Return against whom a row speaks, for a table's cell.
 
-    A number of the paper's accountant holds against outsiders if it holds at all; else it names nobody.
+    A number of the paper's accountant holds against outsiders if it holds at all; else it names
+    nobody.
     """
     if claim["adversary"] == PAPER:
         return "external" if claim["holds"] else "–"
@@ -118,7 +121,9 @@ def accountant_cell(claim: Claim) -> str:
 
 
 def guess(claim: Claim) -> str:
-    """Return how often an attacker is right at most, as a percentage; "" where the claim does not say."""
+    """Return how often an attacker is right at most, as a percentage; "" where the claim does not
+    say.
+    """
     chance = claim.get("guess")
     if chance is None or not proves(claim) or math.isnan(chance):
         return ""
@@ -127,7 +132,9 @@ def guess(claim: Claim) -> str:
 
 
 def claim_text(claim: Claim) -> str:
-    """Return a claim in one line, complete: ε, δ, adversary, mechanism, relation, accountant, standing."""
+    """Return a claim in one line, complete: ε, δ, adversary, mechanism, relation, accountant,
+    standing.
+    """
     reach = claim.get("sensitivity")
     terms = [f"mechanism {claim['mechanism']}", f"relation {relation(claim)}"]
     terms += [f"sensitivity {_figure(reach)}"] if reach is not None else []
@@ -142,10 +149,13 @@ def claim_text(claim: Claim) -> str:
 def claim_behind(claims: Sequence[Claim], adversary: str, last: float) -> Claim | None:
     """Return the claim that states the terms of a series of ε, or None if the summary states none.
 
-    `adversary` is `PAPER` (what the paper's accountant states) or whom it is proved against. Among several, as under
-    two neighbouring relations, it is the one with ε nearest to the series' last value.
+    `adversary` is `PAPER` (what the paper's accountant states) or whom it is proved against. Among
+    several, as under two neighbouring relations, it is the one with ε nearest to the series' last
+    value.
     """
-    chosen = [c for c in claims if c["adversary"] == adversary and (c["holds"] or adversary == PAPER)]
+    chosen = [
+        c for c in claims if c["adversary"] == adversary and (c["holds"] or adversary == PAPER)
+    ]
     return min(chosen, key=lambda c: _distance(epsilon_of(c), last), default=None)
 
 
@@ -153,10 +163,10 @@ def claim_behind(claims: Sequence[Claim], adversary: str, last: float) -> Claim 
 class Verdict:
     """What a privacy table comes to, for a reader who reads one line.
 
-    reason: why it is not private, a clause without a full stop, "" if it is. lead: PRIVATE, with whom it is against
-    where others see more, or NOT PRIVATE and the reason. bounds: each ε in words. proved: is any ε proved of those whom
-    the noise is meant to hide, however large? asides: sentences on what else a reader must know; caveats: clauses on
-    what no ε covers.
+    reason: why it is not private, a clause without a full stop, "" if it is. lead: PRIVATE, with
+    whom it is against where others see more, or NOT PRIVATE and the reason. bounds: each ε in
+    words. proved: is any ε proved of those whom the noise is meant to hide, however large? asides:
+    sentences on what else a reader must know; caveats: clauses on what no ε covers.
     """
 
     reason: str
@@ -188,15 +198,22 @@ class Verdict:
         return tuple(filter(None, (self.bounds, *self.asides, mind)))
 
     def headline(self, score: str = "") -> str:
-        """Return the first line; score: a sentence on the accuracy, which never comes before NOT PRIVATE."""
+        """Return the first line; score: a sentence on the accuracy, which never comes before NOT
+        PRIVATE.
+        """
         said = (score, self.bounds) if self.private else (self.bounds, score)
         return " ".join(filter(None, (self.lead, *said, *self.asides)))
 
 
 def judge(
-    claims: Iterable[Claim], reason: str = "", *, asides: Sequence[str] = (), caveats: Sequence[str] = ()
+    claims: Iterable[Claim],
+    reason: str = "",
+    *,
+    asides: Sequence[str] = (),
+    caveats: Sequence[str] = (),
 ) -> Verdict:
-    """Return the verdict on a table; reason: why nothing private is made whatever its numbers are, "" if none is known.
+    """Return the verdict on a table; reason: why nothing private is made whatever its numbers are,
+    "" if none is known.
 
     A table without a useful ε is not private, whatever is proved.
     """
@@ -204,17 +221,25 @@ def judge(
     proved = [c for c in rows if proves(c) and c["adversary"] != PAPER]
     good = [c for c in proved if useful(c)]
     found = reason or ("" if good else _TOO_LARGE if proved else _NO_EPSILON)
-    stated = [c for c in rows if c["adversary"] == PAPER and not c["holds"] and math.isfinite(epsilon_of(c))]
+    stated = [
+        c
+        for c in rows
+        if c["adversary"] == PAPER and not c["holds"] and math.isfinite(epsilon_of(c))
+    ]
     said = found in (_TOO_LARGE, _NO_EPSILON) or not rows
     bounds = _bounds(proved) if good else "" if said else "No useful ε is proved."
     if stated:
         bounds += f" The paper's accountant states ε = {_figure(epsilon_of(stated[0]))}, which is not proved."
     lead = f"NOT PRIVATE: {found}." if found else f"PRIVATE{_alone(proved)}."
-    return Verdict(found, bool(proved) and not reason, lead, bounds.strip(), tuple(asides), tuple(caveats))
+    return Verdict(
+        found, bool(proved) and not reason, lead, bounds.strip(), tuple(asides), tuple(caveats)
+    )
 
 
 def smallest(claims: Sequence[Claim]) -> tuple[str, str]:
-    """Return the smallest useful ε and against whom it is proved, in words; ("", "") without one."""
+    """Return the smallest useful ε and against whom it is proved, in words; ("", "") without
+    one.
+    """
     good = [c for c in claims if useful(c) and c["adversary"] != PAPER]
     if not good:
         return "", ""
@@ -223,7 +248,9 @@ def smallest(claims: Sequence[Claim]) -> tuple[str, str]:
 
 
 def stated(summary: Mapping[str, Any]) -> Verdict:
-    """Return the verdict of a run's summary: private only where it says so and a useful ε is among its claims."""
+    """Return the verdict of a run's summary: private only where it says so and a useful ε is among
+    its claims.
+    """
     said = str(summary.get("privacy_verdict") or "")
     _, _, mind = said.partition(_MIND)
     reason = ""
@@ -241,7 +268,9 @@ def withheld(summary: Mapping[str, Any]) -> bool:
 
 
 def _alone(proved: Sequence[Claim]) -> str:
-    """Return against whom alone a table is private; "" where it is against everybody of whom it speaks."""
+    """Return against whom alone a table is private; "" where it is against everybody of whom it
+    speaks.
+    """
     who = {c["adversary"]: False for c in proved}
     for claim in proved:
         who[claim["adversary"]] |= useful(claim)
@@ -259,7 +288,10 @@ def _bounds(proved: Sequence[Claim]) -> str:
         key = tuple(map(_terms, rows)) if any(map(useful, rows)) else ()
         groups.setdefault(key, []).append(who)
     ordered = sorted(groups.values(), key=lambda names: min(map(epsilon_of, tables[names[0]])))
-    said = [_bound(tables[names[0]], _named(names, proved), first=i == 0) for i, names in enumerate(ordered)]
+    said = [
+        _bound(tables[names[0]], _named(names, proved), first=i == 0)
+        for i, names in enumerate(ordered)
+    ]
     return " ".join(said)
 
 
@@ -278,11 +310,14 @@ def _bound(rows: Sequence[Claim], whom: str, *, first: bool) -> str:
             unit=unit(head).partition(",")[0]
         )
         words = (
-            f": an attacker who knows all else {told} at most {chance} of the time (50 % is guessing)"
+            f": an attacker who knows all else {told} at most {chance} of the time (50 % is "
+            "guessing)"
             if chance
             else ""
         )
-        said = f"{figures} (δ = {_figure(head['delta'])}, {change}) is proved against {whom}{words}."
+        said = (
+            f"{figures} (δ = {_figure(head['delta'])}, {change}) is proved against {whom}{words}."
+        )
     else:
         said = f"Against {whom} it is {figures} ({change}){f': {chance}' if chance else ''}."
     for claim in (c for c in rows if c is not head and c not in equal):
@@ -302,8 +337,14 @@ def _named(names: Sequence[str], proved: Sequence[Claim]) -> str:
     shown = [n for n in names if not (n == "client" and "all_clients" in names)]
     words = {
         "all_clients": "all clients together",
-        "client": "one silo" if users else "one client" if "all_clients" in known else "all clients together",
-        "external": "anyone who sees the released models" if users else "anyone who sees the final model",
+        "client": "one silo"
+        if users
+        else "one client"
+        if "all_clients" in known
+        else "all clients together",
+        "external": "anyone who sees the released models"
+        if users
+        else "anyone who sees the final model",
         "server": "the server",
     }
     ordered = [n for n in words if n in shown] + [n for n in shown if n not in words]

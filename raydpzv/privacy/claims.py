@@ -19,12 +19,16 @@ COUNTS_KNOWN = ", its record counts known"
 
 @dataclass(frozen=True)
 class Claim:
-    """One row of the table. `holds`: is ε proved against this adversary? `note`: why, or on what condition.
+    """One row of the table. `holds`: is ε proved against this adversary? `note`: why, or on what
+    condition.
 
-    `sensitivity` is how far one record is taken to move what is released in this row's accounting, NaN where
-    nothing is accounted, and `measured` says what of. `scope`: what the accounting spans. `direct_only` is no
-    guarantee: it is what ε would be if the server kept no hidden state, None where the question does not arise.
-    `guess`: how often an attacker who knows all else is right at most, who must tell the neighbours apart; None where
+    `sensitivity` is how far one record is taken to move what is released in this row's accounting,
+    NaN where nothing is accounted, and `measured` says what of. `scope`: what the accounting spans.
+    `direct_only` is no
+    guarantee: it is what ε would be if the server kept no hidden state, None where the question
+    does not arise.
+    `guess`: how often an attacker who knows all else is right at most, who must tell the neighbours
+    apart; None where
     no ε is proved. `multiplier`: the noise of one release over what one record moves of it.
     """
 

@@ -1,14 +1,15 @@
 """Gaussian differential privacy in closed form: δ(ε, μ), ε(μ, δ), μ(ε, δ).
 
 μ-GDP (Dong, Roth, Su 2022): nobody tells the two runs apart better than N(0, 1) from N(μ, 1). It is
-(ε, δ)-DP exactly for δ(ε) = Φ(−ε/μ + μ/2) − e^ε Φ(−ε/μ − μ/2) (DPZV journal Eq. 21), and releases compose by
-adding their μ². Both numbers lie beyond double precision for small δ or large μ, so nothing here evaluates
-that difference. With t = ε/μ − μ/2 and Mills' ratio R(x) = (1 − Φ(x)) / φ(x) it is φ(t) (R(t) − R(t + μ)).
+(ε, δ)-DP exactly for δ(ε) = Φ(−ε/μ + μ/2) − e^ε Φ(−ε/μ − μ/2) (DPZV journal Eq. 21), and releases
+compose by adding their μ². Both numbers lie beyond double precision for small δ or large μ, so
+nothing here evaluates that difference. With t = ε/μ − μ/2 and Mills' ratio R(x) = (1 − Φ(x)) / φ(x)
+it is φ(t) (R(t) − R(t + μ)).
 
-The ε columns of a run's rows ask for many ε at once, so the formula takes arrays; the bits do not depend on how many.
-numpy's own exp and log differ from the C library's in the last bit, on some processors and not on others; so those two
-are taken one by one from `math`. scipy.special, a fifth of a CPU second, is imported where it is used: every actor
-imports this module, few compute.
+The ε columns of a run's rows ask for many ε at once, so the formula takes arrays; the bits do not
+depend on how many. numpy's own exp and log differ from the C library's in the last bit, on some
+processors and not on others; so those two are taken one by one from `math`. scipy.special, a fifth
+of a CPU second, is imported where it is used: every actor imports this module, few compute.
 """
 
 # N values of μ
@@ -26,13 +27,18 @@ from raydpzv.errors import InputError
 from raydpzv.privacy.brent import FEW, Array, brentq, roots
 
 _LOG_ROOT_TAU = 0.5 * math.log(2 * math.pi)
-_SMALL = 1e-3  # below this μ the difference of Mills' ratios is expanded; both forms agree to 1e-12 there
-_FAR_LEFT = -5.0  # left of this t, R(t) overflows in the end; φ(t) R(t) is then Φ(−t), and 1 − 3e-7 or more
+# below this μ the difference of Mills' ratios is expanded; both forms agree to 1e-12 there
+_SMALL = 1e-3
+_FAR_LEFT = (
+    -5.0
+)  # left of this t, R(t) overflows in the end; φ(t) R(t) is then Φ(−t), and 1 − 3e-7 or more
 _XTOL = 1e-14
 
 
 def delta_of(epsilon: float, mu: float) -> float:
-    """Return the smallest δ for which μ-GDP gives (ε, δ)-DP (DPZV journal Eq. 21); InputError if negative."""
+    """Return the smallest δ for which μ-GDP gives (ε, δ)-DP (DPZV journal Eq. 21); InputError if
+    negative.
+    """
     _require("epsilon", epsilon)
     _require("mu", mu)
     if mu == 0 or epsilon == math.inf:
@@ -43,7 +49,9 @@ def delta_of(epsilon: float, mu: float) -> float:
 
 
 def epsilon_of(mu: float, delta: float) -> float:
-    """Return the smallest ε for which μ-GDP gives (ε, δ)-DP: 0 where δ alone is enough, ∞ for δ = 0."""
+    """Return the smallest ε for which μ-GDP gives (ε, δ)-DP: 0 where δ alone is enough, ∞ for δ =
+    0.
+    """
     _require("mu", mu)
     return float(epsilons_of([mu], delta)[0])
 
@@ -55,7 +63,9 @@ def epsilons_of(mus_N: npt.ArrayLike, delta: float) -> Array:
     distinct, places_N = np.unique(given, return_inverse=True)
     if (distinct < 0).any():
         _require("mu", distinct[0])
-    found = np.where(distinct == math.inf, 0.0 if delta == 1 else math.inf, distinct)  # 0 of 0, NaN of NaN
+    found = np.where(
+        distinct == math.inf, 0.0 if delta == 1 else math.inf, distinct
+    )  # 0 of 0, NaN of NaN
     many = (distinct > 0) & (distinct < math.inf)
     if many.any():
         with np.errstate(over="ignore"):  # to infinity, as in Python
@@ -85,7 +95,8 @@ def mu_of(epsilon: float, delta: float) -> float:
 
 
 def guess_of(mu: float) -> float:
-    """Return how often an attacker is right at most who must tell two μ-GDP runs apart, each as likely: Φ(μ/2).
+    """Return how often an attacker is right at most who must tell two μ-GDP runs apart, each as
+    likely: Φ(μ/2).
 
     It is (1 + TV)/2 of the two output laws, whose total variation TV is δ(0).
     """
@@ -136,7 +147,9 @@ def _log_deltas(t: Array, mu: Array) -> Array:
     gap = _each(math.log, np.maximum(_mills(a) - _mills(a + b), 5e-324))
     found[near] = -a * a / 2 - _LOG_ROOT_TAU + gap
     others = ~(far | near)
-    found[others] = [_log_delta(*pair) for pair in zip(t[others].tolist(), mu[others].tolist(), strict=True)]
+    found[others] = [
+        _log_delta(*pair) for pair in zip(t[others].tolist(), mu[others].tolist(), strict=True)
+    ]
     return found
 
 
@@ -148,7 +161,9 @@ def _mills(x: Any) -> Any:
 
 
 def _mills_slope(t: float, mu: float) -> float:
-    """R(t) − R(t + μ) for small μ, to order μ³ about the midpoint (R′ = x R − 1): no cancellation in μ."""
+    """R(t) − R(t + μ) for small μ, to order μ³ about the midpoint (R′ = x R − 1): no cancellation
+    in μ.
+    """
     x = t + mu / 2
     ratio = _mills(x)
     first = x * ratio - 1 if x < 1e4 else -1 / (x * x)

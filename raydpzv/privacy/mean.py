@@ -7,14 +7,16 @@
 | `external` | the released values and the final model; no ids, no batch sizes, no seed   |
 | `server`   | everything: trusted, so that its ε is always infinite                      |
 
-An ε is never given without mechanism, neighbouring relation, adversary, accountant and δ; the unit of privacy is one
-record. "replace" changes one record, its label included (labels only: the same bound); "add_remove" sets one record's
-term to zero, the divisor and the schedule of batches staying as they are. Sensitivity of the clipped mean: 2C/B when a
-record is replaced, C/B when its term is set to zero. Both need a two-sided clip and a constant divisor.
+An ε is never given without mechanism, neighbouring relation, adversary, accountant and δ; the unit
+of privacy is one record. "replace" changes one record, its label included (labels only: the same
+bound); "add_remove" sets one record's term to zero, the divisor and the schedule of batches staying
+as they are. Sensitivity of the clipped mean: 2C/B when a record is replaced, C/B when its term is
+set to zero. Both need a two-sided clip and a constant divisor.
 """
 
-# D rows, B batch (also the mean's constant divisor), C clip, T releases, n_i releases record i takes part in,
-# σ standard deviation of the noise on the mean, z = σB/C its ratio to the add/remove sensitivity C/B
+# D rows, B batch (also the mean's constant divisor), C clip, T releases, n_i releases record i
+# takes part in, σ standard deviation of the noise on the mean, z = σB/C its ratio to the add/remove
+# sensitivity C/B
 
 from __future__ import annotations
 
@@ -55,8 +57,9 @@ _WHOLE = "closed form (GDP) of the whole mean"
 class MeanReleasePlan(BatchReleasePlan):
     """A run's releases of means; SpecError where a value makes no sense.
 
-    releases: scalars (updates x perturbations), planned or made; clip: C, two-sided; sigma: the noise's standard
-    deviation on the released mean; server: see `SERVERS`; per_upload: P, perturbations on one batch.
+    releases: scalars (updates x perturbations), planned or made; clip: C, two-sided; sigma: the
+    noise's standard deviation on the released mean; server: see `SERVERS`; per_upload: P,
+    perturbations on one batch.
     """
 
     releases: int
@@ -67,7 +70,9 @@ class MeanReleasePlan(BatchReleasePlan):
     def __post_init__(self) -> None:
         self.require("rows", "batch", "releases", "clip", "clients", "per_upload", server=SERVERS)
         if not (0 < self.delta < 1 and 0 <= self.sigma < math.inf):
-            raise SpecError(f"want 0 < δ < 1 and a finite σ >= 0, not δ={self.delta}, σ={self.sigma}")
+            raise SpecError(
+                f"want 0 < δ < 1 and a finite σ >= 0, not δ={self.delta}, σ={self.sigma}"
+            )
 
     @property
     def adversary(self) -> str:
@@ -85,7 +90,9 @@ class MeanReleasePlan(BatchReleasePlan):
 
     @property
     def load(self) -> float:
-        """The largest batch over the divisor; a Poisson batch may hold all rows until it is counted."""
+        """The largest batch over the divisor; a Poisson batch may hold all rows until it is
+        counted.
+        """
         if self.batches != "poisson":
             return 1.0
         return (self.rows if self.made is None else self.made.largest_batch) / self.batch
@@ -101,7 +108,9 @@ class MeanReleasePlan(BatchReleasePlan):
         return MeanAccount(self)
 
     def premises(self) -> tuple[str, ...]:
-        """Return what the proofs lack; the range of a release, which hidden state leaves, holds for any two tables."""
+        """Return what the proofs lack; the range of a release, which hidden state leaves, holds for
+        any two tables.
+        """
         return () if self.hidden_state else self.fitted
 
     def defect(self) -> str:
@@ -116,7 +125,8 @@ class MeanReleasePlan(BatchReleasePlan):
         if (broken := self.defect()) or not self.hidden_state:
             return broken
         return (
-            f'the server trains its head on labels without noise (server "{self.server}"), which carries a record into '
+            f'the server trains its head on labels without noise (server "{self.server}"), which '
+            "carries a record into "
             "every later release"
         )
 
@@ -126,15 +136,18 @@ class MeanReleasePlan(BatchReleasePlan):
     def calibration(self) -> str:
         sigma = figure(self.sigma)
         if self.target is None:
-            return f"σ = {sigma} on the released mean is given by the scenario; it follows from no ε."
+            return (
+                f"σ = {sigma} on the released mean is given by the scenario; it follows from no ε."
+            )
         clip, releases, rows = figure(self.clip), f"{self.releases:,}", f"{self.rows:,}"
         mu = figure(mu_of(self.target, self.delta))
         return (
-            f"Calibration: σ = 2C√T/(Dμ) = 2·{clip}·√{releases} / ({rows}·{mu}) = {sigma} on the released mean "
-            f"(DPZV journal Theorem VI.5), from the target ε = {figure(self.target)} at δ = {figure(self.delta)} "
-            f"(replace one record, as the paper claims it). Clip C = {clip}; T = {releases} planned "
-            f"{'release' if self.releases == 1 else 'releases'}; D = {rows} training rows; μ = {mu} is the Gaussian DP "
-            "that gives this ε and δ (closed form)."
+            f"Calibration: σ = 2C√T/(Dμ) = 2·{clip}·√{releases} / ({rows}·{mu}) = {sigma} on the "
+            f"released mean (DPZV journal Theorem VI.5), from the target ε = {figure(self.target)} "
+            f"at δ = {figure(self.delta)} (replace one record, as the paper claims it). Clip C = "
+            f"{clip}; T = {releases} planned {'release' if self.releases == 1 else 'releases'}; D "
+            f"= {rows} training rows; μ = {mu} is the Gaussian DP that gives this ε and δ (closed "
+            "form)."
         )
 
     @property
@@ -169,7 +182,9 @@ class MeanReleasePlan(BatchReleasePlan):
         return (self._paper(clients[0]), *clients, *map(self._external, RELATIONS), server)
 
     def _paper(self, client: Claim) -> Claim:
-        """The paper's ε; it is true exactly where the bound proved against the clients is no larger."""
+        """The paper's ε; it is true exactly where the bound proved against the clients is no
+        larger.
+        """
         epsilon = paper_epsilon(
             self.releases, sigma=self.sigma, clip=self.clip, rows=self.rows, delta=self.delta
         )
@@ -181,7 +196,9 @@ class MeanReleasePlan(BatchReleasePlan):
             else "NOT proved: a client chooses its batches and knows them, so that sampling hides nothing from it."
         )
         if self.hidden_state:
-            note += " Besides, w_0 is trained without noise and carries a record into later releases."
+            note += (
+                " Besides, w_0 is trained without noise and carries a record into later releases."
+            )
         note += (
             " The printed clip is one-sided and bounds nothing, here it is two-sided. "
             "Hyper-parameter search and evaluation are not charged. "
@@ -193,13 +210,15 @@ class MeanReleasePlan(BatchReleasePlan):
         direct = self._direct(relation, self.participations)
         if self.hidden_state:
             note = (
-                "The server trains w_0 without noise, and through w_0 one record moves every later slope: only the "
-                "range of the whole mean bounds a release."
+                "The server trains w_0 without noise, and through w_0 one record moves every later "
+                "slope: only the range of the whole mean bounds a release."
             )
-            return self.row("client", note, self._whole(), _WHOLE, relation=relation, direct_only=direct)
+            return self.row(
+                "client", note, self._whole(), _WHOLE, relation=relation, direct_only=direct
+            )
         note = (
-            f"A client knows its batches: all releases in which a record takes part count in full, at most "
-            f"{self.participations:,}, {self.basis}; all clients' together, since the "
+            "A client knows its batches: all releases in which a record takes part count in full, "
+            f"at most {self.participations:,}, {self.basis}; all clients' together, since the "
             "others' releases reach a client through the cached embeddings."
         )
         if self.made is None and self.batches != "shuffle":
@@ -213,8 +232,9 @@ class MeanReleasePlan(BatchReleasePlan):
             epsilon = poisson_epsilon(**self._sampled(relation), delta=self.delta)
         if self.hidden_state:
             note = (
-                "The final model holds w_0, trained on labels without noise, whose release no ε covers. While w_0 "
-                f"is withheld, the clients' ε = {figure(self._whole())} holds ({_WHOLE})."
+                "The final model holds w_0, trained on labels without noise, whose release no ε "
+                f"covers. While w_0 is withheld, the clients' ε = {figure(self._whole())} holds "
+                f"({_WHOLE})."
             )
             return self.row("external", note, relation=relation, direct_only=epsilon)
         if why:
@@ -223,7 +243,9 @@ class MeanReleasePlan(BatchReleasePlan):
         secret = "batch ids, batch sizes (also on the wire) and the coins"
         note = f"Valid while {secret} stay secret: they are the operator's."
         chance = poisson_guess(**self._sampled(relation))
-        return replace(self.row("external", note, epsilon, POISSON_PLD, relation=relation), guess=chance)
+        return replace(
+            self.row("external", note, epsilon, POISSON_PLD, relation=relation), guess=chance
+        )
 
     def _direct(self, relation: str, participations: int) -> float:
         """ε where a record moves nothing but its own term."""
@@ -235,7 +257,9 @@ class MeanReleasePlan(BatchReleasePlan):
         )
 
     def _sampled(self, relation: str) -> dict[str, Any]:
-        """What the accountant of secret Poisson batches reads; P releases on one batch are one with z/√P."""
+        """What the accountant of secret Poisson batches reads; P releases on one batch are one with
+        z/√P.
+        """
         return {
             "noise_multiplier": self.sigma * self.batch / self.clip / math.sqrt(self.per_upload),
             "rate": self.batch / self.rows,
@@ -245,7 +269,11 @@ class MeanReleasePlan(BatchReleasePlan):
 
     def _whole(self) -> float:
         return whole_mean_epsilon(
-            releases=self.releases, clip=self.clip, sigma=self.sigma, delta=self.delta, load=self.load
+            releases=self.releases,
+            clip=self.clip,
+            sigma=self.sigma,
+            delta=self.delta,
+            load=self.load,
         )
 
     def _forecast(self) -> str:
@@ -253,31 +281,38 @@ class MeanReleasePlan(BatchReleasePlan):
         expected = expected_participations(releases=self.releases, rows=self.rows, batch=self.batch)
         figures = [figure(self._direct(relation, math.ceil(expected))) for relation in RELATIONS]
         return (
-            " A record may be drawn every time, and the run counts how often it was; FORECAST, no guarantee: the "
-            f"average, {figure(expected)} releases, gives ε = {figures[0]} (replace) or {figures[1]} (add or "
-            "remove), and the maximum is higher."
+            " A record may be drawn every time, and the run counts how often it was; FORECAST, no "
+            f"guarantee: the average, {figure(expected)} releases, gives ε = {figures[0]} "
+            f"(replace) or {figures[1]} (add or remove), and the maximum is higher."
         )
 
 
 class MeanAccount(ReleaseAccount):
     """Counts how often each record took part in releases of means.
 
-    Against the clients ε is the counted participation's, over all clients' releases: a lone client sees the others'
-    releases through the cached embeddings. With hidden state it is the whole-mean bound's. Where no ε can be given
-    (no noise, or seeded noise) every ε is infinite.
+    Against the clients ε is the counted participation's, over all clients' releases: a lone client
+    sees the others' releases through the cached embeddings. With hidden state it is the whole-mean
+    bound's. Where no ε can be given (no noise, or seeded noise) every ε is infinite.
     """
 
     def __init__(self, plan: MeanReleasePlan) -> None:
         self._plan, self._records = plan, Participations(plan.rows)
         self._sigma = 0.0 if plan.defect() else plan.sigma
         self._proves = not plan.unmet()
-        # squared: how far one record moves one release, with hidden state all that the clip lets through
+        # squared: how far one record moves one release, with hidden state all that the clip lets
+        # through
         self._reach = (2 * plan.clip if plan.hidden_state else plan.sensitivity("replace")) ** 2
         self._releases = self._largest_batch = 0
-        self._events, self._widest, self._whole = 0, 1, 0.0  # batches, most releases on one, Σ (n_t/B)²
+        self._events, self._widest, self._whole = (
+            0,
+            1,
+            0.0,
+        )  # batches, most releases on one, Σ (n_t/B)²
 
     def charge(self, event: ReleaseEvent) -> PrivacyLoss:
-        """Count all releases made on one batch; return what is spent: claimed by the paper, proved for clients."""
+        """Count all releases made on one batch; return what is spent: claimed by the paper, proved
+        for clients.
+        """
         rows, releases = len(event.ids), event.releases
         self._records.add(event.ids, releases)
         self._releases += releases
@@ -287,7 +322,9 @@ class MeanAccount(ReleaseAccount):
         if rows > self._largest_batch:
             self._largest_batch = rows
         self._whole += releases * (rows / self._plan.batch) ** 2
-        return PrivacyLoss(self.paper_mu(), self.mu() if self._proves else math.inf, self._plan.delta)
+        return PrivacyLoss(
+            self.paper_mu(), self.mu() if self._proves else math.inf, self._plan.delta
+        )
 
     def spent(self) -> Spent:
         return Spent(self._releases, self._records.most, self._largest_batch)
@@ -314,16 +351,19 @@ class MeanAccount(ReleaseAccount):
         return paper_mu(self._releases + more, sigma=self._sigma, clip=plan.clip, rows=plan.rows)
 
     def would_exceed(self, event: ReleaseEvent, limit: float, adversary: str) -> bool:
-        """Return, before a batch is released, whether it would take ε above the limit for this adversary.
+        """Return, before a batch is released, whether it would take ε above the limit for this
+        adversary.
 
-        External with hidden state is always exceeded: the final model holds state that was never noised. Where coins
-        hide nobody it is the clients' ε.
+        External with hidden state is always exceeded: the final model holds state that was never
+        noised. Where coins hide nobody it is the clients' ε.
         """
         plan, releases = self._plan, event.releases
         participations = self._records.after(event.ids, releases)
         if adversary not in BUDGETED:
             hint = suggest(adversary, BUDGETED)
-            raise InputError(f'no budget bounds adversary "{adversary}": {hint}Known: {", ".join(BUDGETED)}')
+            raise InputError(
+                f'no budget bounds adversary "{adversary}": {hint}Known: {", ".join(BUDGETED)}'
+            )
         if adversary == "paper":
             return self.paper_mu(releases) > _ceiling(limit, plan.delta)
         if adversary == "external" and (plan.hidden_state or self._sigma <= 0):
@@ -343,26 +383,39 @@ class MeanAccount(ReleaseAccount):
         """Batches allowed to all, each charged as the one with most releases."""
         plan = self._plan
         return poisson_releases(
-            noise_multiplier=self._sigma * plan.batch / plan.clip / math.sqrt(max(self._widest, releases)),
+            noise_multiplier=self._sigma
+            * plan.batch
+            / plan.clip
+            / math.sqrt(max(self._widest, releases)),
             rate=min(plan.batch / plan.rows, 1.0),
             delta=plan.delta,
             budget=limit,
         )
 
 
-def participation_epsilon(*, participations: int, sensitivity: float, sigma: float, delta: float) -> float:
-    """Return ε of n plain Gaussian releases, μ = √n·s/σ, if they depend on data and earlier releases only."""
+def participation_epsilon(
+    *, participations: int, sensitivity: float, sigma: float, delta: float
+) -> float:
+    """Return ε of n plain Gaussian releases, μ = √n·s/σ, if they depend on data and earlier
+    releases only.
+    """
     if participations == 0:
         return 0.0
-    return epsilon_of(math.sqrt(participations) * sensitivity / sigma if sigma > 0 else math.inf, delta)
+    return epsilon_of(
+        math.sqrt(participations) * sensitivity / sigma if sigma > 0 else math.inf, delta
+    )
 
 
-def whole_mean_epsilon(*, releases: int, clip: float, sigma: float, delta: float, load: float = 1.0) -> float:
-    """Return all that is proved when hidden, un-noised state lets one record move every later slope.
+def whole_mean_epsilon(
+    *, releases: int, clip: float, sigma: float, delta: float, load: float = 1.0
+) -> float:
+    """Return all that is proved when hidden, un-noised state lets one record move every later
+    slope.
 
-    The mean of clipped slopes lies in [−C, C], so one release is (2C/σ)-GDP whatever happened before it and
-    μ = √T·2C/σ, which is D times the paper's μ. `load` is the largest batch over the constant divisor, above
-    1 only with Poisson batches. The bound is the same for every neighbouring relation.
+    The mean of clipped slopes lies in [−C, C], so one release is (2C/σ)-GDP whatever happened
+    before it and μ = √T·2C/σ, which is D times the paper's μ. `load` is the largest batch over the
+    constant divisor, above 1 only with Poisson batches. The bound is the same for every
+    neighbouring relation.
     """
     return participation_epsilon(
         participations=releases, sensitivity=2 * clip * load, sigma=sigma, delta=delta

@@ -1,11 +1,14 @@
-"""Rows noised once and repeated for ever ("memoization", Erlingsson et al. 2014): the plan, its table, its account.
+"""Rows noised once and repeated for ever ("memoization", Erlingsson et al. 2014): the plan, its
+table, its account.
 
-Each client, whose model never changes, clips each record's embedding to norm S, adds N(0, σ²) to every coordinate once,
-and sends that same row whenever it is asked. Then n = 1: the server's view of one record's features at one client is
-(2/z)-GDP with z = σ/S (the record replaced), of its features at all clients (2√M/z)-GDP, however long the run is.
+Each client, whose model never changes, clips each record's embedding to norm S, adds N(0, σ²) to
+every coordinate once, and sends that same row whenever it is asked. Then n = 1: the server's view
+of one record's features at one client is (2/z)-GDP with z = σ/S (the record replaced), of its
+features at all clients (2√M/z)-GDP, however long the run is.
 
-The server sees the noised rows and nothing else of the features; whatever it makes of them, the head included, is
-post-processing, so that its ε holds against everybody. Labels are the server's own and are not protected.
+The server sees the noised rows and nothing else of the features; whatever it makes of them, the
+head included, is post-processing, so that its ε holds against everybody. Labels are the server's
+own and are not protected.
 """
 
 # D rows, M clients, E embedding width
@@ -102,19 +105,22 @@ class MemoizedReleasePlan(ReleasePlan):
             return f"{noise}, on each coordinate of every embedding, once, is given by the scenario; ε follows from it."
         return (
             f"Calibration: {noise}, on each coordinate of every embedding, once: z = 2/μ, for ε = "
-            f"{figure(self.target)} at δ = {figure(self.delta)} (replace one record's features at one "
-            "client), and μ the Gaussian DP that gives this ε and δ (closed form)."
+            f"{figure(self.target)} at δ = {figure(self.delta)} (replace one record's features at "
+            "one client), and μ the Gaussian DP that gives this ε and δ (closed form)."
         )
 
     @property
     def mechanism(self) -> str:
-        return f"rounded Gaussian on rows, once, z={self.noise_multiplier:.4g} times S, system noise"
+        return (
+            f"rounded Gaussian on rows, once, z={self.noise_multiplier:.4g} times S, system noise"
+        )
 
     @property
     def scope(self) -> str:
         return (
-            f"each embedding of {self.width} coordinates clipped to norm {self.clip:.4g} and noised once, of "
-            f"D={self.rows:,} records at {self.clients} clients; unit: one record's features at one client"
+            f"each embedding of {self.width} coordinates clipped to norm {self.clip:.4g} and "
+            f"noised once, of D={self.rows:,} records at {self.clients} clients; unit: one "
+            "record's features at one client"
         )
 
     @property
@@ -127,19 +133,23 @@ class MemoizedReleasePlan(ReleasePlan):
     def table(self) -> tuple[Claim, ...]:
         whole = f"ε = {self.record_epsilon:.4g} (replace, {CLOSED_FORM}, δ = {self.delta:g})"
         server = (
-            f"It holds the labels, which are not protected, and sees each row as it was noised once, however often. Of "
-            f"a record's features at all {self.clients} clients together: {whole}. Held-out rows are not protected: "
-            "their embeddings are sent without noise to be scored, by models that depend on no record."
+            "It holds the labels, which are not protected, and sees each row as it was noised "
+            f"once, however often. Of a record's features at all {self.clients} clients together: "
+            f"{whole}. Held-out rows are not protected: their embeddings are sent without noise to "
+            "be scored, by models that depend on no record."
         )
         others = "Sees no more of the features than the server, whose head is made from noised rows: post-processing."
         return tuple(
-            self.row(adversary, server if adversary == "server" else others, self.epsilon, CLOSED_FORM)
+            self.row(
+                adversary, server if adversary == "server" else others, self.epsilon, CLOSED_FORM
+            )
             for adversary in ("external", "client", "all_clients", "server")
         )
 
 
 class MemoizedAccount(ReleaseAccount):
-    """Counts rows as they are noised, and fails where one is noised a second time: ε is that of once.
+    """Counts rows as they are noised, and fails where one is noised a second time: ε is that of
+    once.
 
     An upload of rows that were sent before releases nothing.
     """
@@ -158,8 +168,8 @@ class MemoizedAccount(ReleaseAccount):
         records.add(event.ids, event.releases)
         if records.most > 1:
             raise RunError(
-                f"client {event.client} noised a row a second time, so that its ε is not the one stated; start a new "
-                "run"
+                f"client {event.client} noised a row a second time, so that its ε is not the one "
+                "stated; start a new run"
             )
         self._releases += event.releases
         return PrivacyLoss(math.nan, self._plan.mu, self._plan.delta)
@@ -173,7 +183,9 @@ class MemoizedAccount(ReleaseAccount):
 
 
 def memoized_multiplier(*, epsilon: float, delta: float) -> float:
-    """Return z = 2/μ(ε, δ), the noise on rows that are sent once; SpecError where none reaches (ε, δ)."""
+    """Return z = 2/μ(ε, δ), the noise on rows that are sent once; SpecError where none reaches (ε,
+    δ).
+    """
     mu = mu_of(epsilon, delta)
     if not 0 < mu < math.inf:
         raise SpecError(f"privacy.epsilon: wanted a finite number above 0, got {epsilon}")

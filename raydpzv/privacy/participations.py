@@ -21,7 +21,8 @@ Rows = npt.NDArray[Any]
 class Participations:
     """Releases that each of D records took part in; `most` is the largest count so far.
 
-    marks: int64 [D] to write to, which several accounts of the same records may share; None: an array of its own.
+    marks: int64 [D] to write to, which several accounts of the same records may share; None: an
+    array of its own.
     """
 
     def __init__(self, rows: int, marks: npt.NDArray[np.int64] | None = None) -> None:
@@ -32,7 +33,8 @@ class Participations:
     def add(self, ids: Rows, releases: int) -> None:
         """Count so many releases on one batch: `ids` [n], int32 or int64, distinct row numbers.
 
-        Raises InputError for a row twice in one batch (its sensitivity would double) or outside 0..D-1.
+        Raises InputError for a row twice in one batch (its sensitivity would double) or outside
+        0..D-1.
         """
         self.most = self._largest(ids, releases, keeps=True)
 
@@ -41,7 +43,9 @@ class Participations:
         self.counts, self.most = counts.copy(), int(counts.max(initial=0))
 
     def after(self, ids: Rows, releases: int) -> int:
-        """Return what the largest count would be after so many releases on one batch. Raises InputError as `add`."""
+        """Return what the largest count would be after so many releases on one batch. Raises
+        InputError as `add`.
+        """
         return self._largest(ids, releases, keeps=False)
 
     def _largest(self, ids: Rows, releases: int, *, keeps: bool) -> int:
@@ -49,5 +53,9 @@ class Participations:
         if found >= 0:
             return max(self.most, found)
         if len(np.unique(ids)) < len(ids):
-            raise InputError("a row is twice in one batch, which doubles its sensitivity: draw distinct rows")
-        raise InputError(f"row numbers must lie in 0..{len(self.counts) - 1}: {ids.min()}..{ids.max()} came")
+            raise InputError(
+                "a row is twice in one batch, which doubles its sensitivity: draw distinct rows"
+            )
+        raise InputError(
+            f"row numbers must lie in 0..{len(self.counts) - 1}: {ids.min()}..{ids.max()} came"
+        )

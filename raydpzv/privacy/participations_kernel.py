@@ -1,4 +1,6 @@
-"""Counting a batch's participations, compiled: callers go through `raydpzv.privacy.participations`."""
+"""Counting a batch's participations, compiled: callers go through
+`raydpzv.privacy.participations`.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,8 @@ from raydpzv.zo.kernel_cache import compiled
 
 @compiled
 def count(counts, marks, ids, releases, keeps):  # type: ignore[no-untyped-def]
-    """Return the largest count among rows `ids` [n] after so many releases; counts [D]: changed if it `keeps` them.
+    """Return the largest count among rows `ids` [n] after so many releases; counts [D]: changed if
+    it `keeps` them.
 
     -1: a row does not exist, or is there twice, and nothing is changed. marks [D]: to write to.
     """

@@ -1,6 +1,7 @@
 """ε of Gaussian releases on secret Poisson batches, by privacy loss distributions (dp-accounting).
 
-z is the noise over what adding or removing a record moves: for a mean of B slopes clipped at C, z = σB/C.
+z is the noise over what adding or removing a record moves: for a mean of B slopes clipped at C, z =
+σB/C.
 """
 
 from __future__ import annotations
@@ -22,12 +23,13 @@ _ROUNDING = 1 + 1e-9  # a run calibrated to its budget ends on it, not one relea
 def poisson_epsilon(
     *, noise_multiplier: float, rate: float, releases: int, delta: float, relation: str = "replace"
 ) -> float:
-    """Return an upper bound on ε of Gaussian releases on secret Poisson batches (dp-accounting, PLD).
+    """Return an upper bound on ε of Gaussian releases on secret Poisson batches (dp-accounting,
+    PLD).
 
-    Each record enters each batch by its own coin of this rate; the adversary sees no ids and no batch sizes.
-    `noise_multiplier` is z for both relations. P releases on one batch are one release with z/√P: reduce
-    before the call, and count batches as releases. Never above the same releases without sampling, and equal to it
-    where the loss distribution would take gigabytes or minutes.
+    Each record enters each batch by its own coin of this rate; the adversary sees no ids and no
+    batch sizes. `noise_multiplier` is z for both relations. P releases on one batch are one release
+    with z/√P: reduce before the call, and count batches as releases. Never above the same releases
+    without sampling, and equal to it where the loss distribution would take gigabytes or minutes.
     """
     _require_sampling(noise_multiplier, rate, releases, relation)
     if releases == 0 or rate == 0:
@@ -38,8 +40,12 @@ def poisson_epsilon(
     return min(unsampled, _sampled_epsilon(noise_multiplier, rate, releases, delta, relation))
 
 
-def poisson_guess(*, noise_multiplier: float, rate: float, releases: int, relation: str = "replace") -> float:
-    """Return an upper bound on how often an attacker tells neighbours apart: (1 + δ(0))/2 of the same PLD."""
+def poisson_guess(
+    *, noise_multiplier: float, rate: float, releases: int, relation: str = "replace"
+) -> float:
+    """Return an upper bound on how often an attacker tells neighbours apart: (1 + δ(0))/2 of the
+    same PLD.
+    """
     _require_sampling(noise_multiplier, rate, releases, relation)
     if releases == 0 or rate == 0:
         return 0.5
@@ -61,7 +67,11 @@ def poisson_releases(
     trial = _central_limit_releases(noise_multiplier, rate, aim, relation)
     while high - low > max(1, low // 1000):
         spent = poisson_epsilon(
-            noise_multiplier=noise_multiplier, rate=rate, releases=trial, delta=delta, relation=relation
+            noise_multiplier=noise_multiplier,
+            rate=rate,
+            releases=trial,
+            delta=delta,
+            relation=relation,
         )
         within = spent <= budget * _ROUNDING
         low, high = (trial, high) if within else (low, trial)
@@ -72,7 +82,8 @@ def poisson_releases(
 
 
 def discretisation(noise_multiplier: float, rate: float) -> float:
-    """Return the PLD's grid step clip(0.1 q/z, 1e-6, 1e-3), coarser below z = 0.1, where memory runs out.
+    """Return the PLD's grid step clip(0.1 q/z, 1e-6, 1e-3), coarser below z = 0.1, where memory
+    runs out.
 
     Every step gives an upper bound on ε; 1e-4 throughout overstates a small ε up to twofold.
     """
@@ -81,9 +92,11 @@ def discretisation(noise_multiplier: float, rate: float) -> float:
 
 
 def _too_wide(noise_multiplier: float, rate: float, releases: int) -> bool:
-    """Return whether the loss distribution has too many points, or is composed too often, to be worked out.
+    """Return whether the loss distribution has too many points, or is composed too often, to be
+    worked out.
 
-    A bound on its mean, in grid steps: the points have ε in the hundreds where the grid is finest, else in thousands.
+    A bound on its mean, in grid steps: the points have ε in the hundreds where the grid is finest,
+    else in thousands.
     """
     points = 2 * releases * rate / noise_multiplier**2 / discretisation(noise_multiplier, rate)
     return releases > _MOST or points > _WIDEST
@@ -111,7 +124,9 @@ def _sampled_guess(noise_multiplier: float, rate: float, releases: int, relation
 
 
 def _sampled(noise_multiplier: float, rate: float, releases: int, relation: str) -> Any:
-    """Return dp-accounting's accountant of all releases; it may hold gigabytes, so nobody keeps it."""
+    """Return dp-accounting's accountant of all releases; it may hold gigabytes, so nobody keeps
+    it.
+    """
     import dp_accounting
     from dp_accounting import pld
 
@@ -120,13 +135,17 @@ def _sampled(noise_multiplier: float, rate: float, releases: int, relation: str)
         neighbours.REPLACE_ONE if relation == "replace" else neighbours.ADD_OR_REMOVE_ONE,
         value_discretization_interval=discretisation(noise_multiplier, rate),
     )
-    sampled = dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(noise_multiplier))
+    sampled = dp_accounting.PoissonSampledDpEvent(
+        rate, dp_accounting.GaussianDpEvent(noise_multiplier)
+    )
     accountant.compose(dp_accounting.SelfComposedDpEvent(sampled, releases))
     return accountant
 
 
 def _central_limit_releases(z: float, rate: float, mu: float, relation: str) -> int:
-    """Where to begin the search: the large-T limit, in which a release has μ² = 4q² sinh(1/z²) (replace)."""
+    """Where to begin the search: the large-T limit, in which a release has μ² = 4q² sinh(1/z²)
+    (replace).
+    """
     exponent = min(1 / z**2, 700.0)
     squared = rate**2 * (4 * math.sinh(exponent) if relation == "replace" else math.expm1(exponent))
     return int(min(max(mu**2 / max(squared, 1e-300), 1), _MOST))

@@ -1,7 +1,9 @@
-"""Every kind of release implements one protocol: its table, its verdict, and the account of a run in progress.
+"""Every kind of release implements one protocol: its table, its verdict, and the account of a run
+in progress.
 
-`mean`, `rows`, `integers`, `memoized` and `users` each hold a plan and an account. Filters, tables and summaries ask
-the protocol and never the kind. The model is dp_accounting's `PrivacyAccountant.compose(DpEvent)`.
+`mean`, `rows`, `integers`, `memoized` and `users` each hold a plan and an account. Filters, tables
+and summaries ask the protocol and never the kind. The model is dp_accounting's
+`PrivacyAccountant.compose(DpEvent)`.
 """
 
 from __future__ import annotations
@@ -27,21 +29,29 @@ FLOATING_POINT = "floating-point noise is not exactly Gaussian and can leak"
 CLOSED_FORM = "closed form (GDP)"
 POISSON_PLD = "PLD (dp-accounting), Poisson sampling"
 ROUNDING = 1 + 1e-9
-"""An ε that noise was solved for may exceed its target by this factor, so that a run ends on its budget."""
+"""An ε that noise was solved for may exceed its target by this factor, so that a run ends on its
+budget.
+"""
 
-_TARGET_ROUNDING = 1 + 1e-6  # by how much an ε that noise was calibrated for may come out above its target
+_TARGET_ROUNDING = (
+    1 + 1e-6
+)  # by how much an ε that noise was calibrated for may come out above its target
 _BROKE_OFF = "the run ended before its budget was spent"
-_UNPLANNED = "no number of updates is planned (budget.updates), and each ε here is that of ONE update"
+_UNPLANNED = (
+    "no number of updates is planned (budget.updates), and each ε here is that of ONE update"
+)
 
 
 @dataclass(frozen=True)
 class Spent:
     """What was released: how often, and the most releases that one record took part in.
 
-    largest_batch: only where means over batches are released, whose bound depends on it. rows, uploads: only where rows
-    of arrays are released: rows (each with its own noise) and uploads, of the client with most of them if every client
-    releases its own. fewest: silos that took part in a release, at the least. remade: releases about users that a kill
-    lost, and that were made once more on the same coins.
+    largest_batch: only where means over batches are released, whose bound depends on it. rows,
+    uploads: only where rows
+    of arrays are released: rows (each with its own noise) and uploads, of the client with most of
+    them if every client
+    releases its own. fewest: silos that took part in a release, at the least. remade: releases
+    about users that a kill lost, and that were made once more on the same coins.
     """
 
     releases: int
@@ -54,11 +64,13 @@ class Spent:
 
 
 class PrivacyLoss(NamedTuple):
-    """What was spent so far as μ of Gaussian differential privacy: claimed, and proved against the clients.
+    """What was spent so far as μ of Gaussian differential privacy: claimed, and proved against the
+    clients.
 
-    ε follows from μ and δ and is computed where somebody reads it: that takes longer than all other accounting of an
-    update. NaN: nothing is claimed; infinity: nothing is proved, whatever δ is. external, server: of accounts of users,
-    whose `client` is one silo; of hidden coins, the μ that gives the same ε.
+    ε follows from μ and δ and is computed where somebody reads it: that takes longer than all other
+    accounting of an
+    update. NaN: nothing is claimed; infinity: nothing is proved, whatever δ is. external, server:
+    of accounts of users, whose `client` is one silo; of hidden coins, the μ that gives the same ε.
     """
 
     paper: float
@@ -72,7 +84,9 @@ class PrivacyLoss(NamedTuple):
         return self.epsilon(PAPER), self.epsilon("client")
 
     def user_epsilons(self) -> tuple[float, float, float] | None:
-        """Return ε of one user against outsiders, one silo and the server; None of an account of records."""
+        """Return ε of one user against outsiders, one silo and the server; None of an account of
+        records.
+        """
         if math.isnan(self.external):
             return None
         return self.epsilon("external"), self.epsilon("client"), self.epsilon("server")
@@ -109,7 +123,8 @@ class RoundAttempt(Protocol):
 class ReleaseEvent(NamedTuple):
     """Releases made to or by a client on one batch.
 
-    ids: rows of the batch, or users that were drawn; none if unknown. attempt: at a round, of silos' sums.
+    ids: rows of the batch, or users that were drawn; none if unknown. attempt: at a round, of
+    silos' sums.
     """
 
     client: int
@@ -123,11 +138,15 @@ class ReleaseAccount(ABC):
 
     @abstractmethod
     def charge(self, event: ReleaseEvent) -> PrivacyLoss:
-        """Count releases; return what is spent. Raises InputError for a row twice or outside 0..D-1."""
+        """Count releases; return what is spent. Raises InputError for a row twice or outside
+        0..D-1.
+        """
 
     @abstractmethod
     def would_exceed(self, event: ReleaseEvent, limit: float, adversary: str) -> bool:
-        """Return, before a release, whether it would take ε above the limit; always, where nothing bounds that ε."""
+        """Return, before a release, whether it would take ε above the limit; always, where nothing
+        bounds that ε.
+        """
 
     @abstractmethod
     def spent(self) -> Spent:
@@ -143,17 +162,23 @@ class ReleaseAccount(ABC):
 
     def charge_remade(self, releases: int) -> None:
         """Charge releases that a kill lost and that are made once more on the same coins."""
-        raise RunError("this account of privacy cannot charge releases that are made again: start a new run")
+        raise RunError(
+            "this account of privacy cannot charge releases that are made again: start a new run"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReleasePlan(ABC):
-    """What a run releases, planned or made, as far as privacy depends on it: all claims are made from it.
+    """What a run releases, planned or made, as far as privacy depends on it: all claims are made
+    from it.
 
-    delta: δ; noise: where noise comes from; target: the ε asked for, None where it follows from the noise. planned: is
-    the number of releases planned, or made? Else every number is of one update. per_upload: releases of one upload.
-    fitted: where one record, or user, moves what others are before any release (scaling, split), one clause each.
-    supposed: what the proofs suppose of the user's own code; unstated: what of it the user does not state; clauses.
+    delta: δ; noise: where noise comes from; target: the ε asked for, None where it follows from the
+    noise. planned: is the number of releases planned, or made? Else every number is of one update.
+    per_upload: releases of one upload.
+    fitted: where one record, or user, moves what others are before any release (scaling, split),
+    one clause each.
+    supposed: what the proofs suppose of the user's own code; unstated: what of it the user does not
+    state; clauses.
     units: the letter and the word for what is protected.
     """
 
@@ -179,12 +204,16 @@ class ReleasePlan(ABC):
 
     @property
     def of_uploads(self) -> bool:
-        """Whether it is the uploads that release something; then one that was sent counts, served or not."""
+        """Whether it is the uploads that release something; then one that was sent counts, served
+        or not.
+        """
         return False
 
     @property
     def under_way(self) -> int:
-        """Releases that a killed process may have made of which there is no record; those of records repeat."""
+        """Releases that a killed process may have made of which there is no record; those of
+        records repeat.
+        """
         return 0
 
     @property
@@ -214,7 +243,9 @@ class ReleasePlan(ABC):
 
     @abstractmethod
     def reach(self, adversary: str, relation: str, accountant: str) -> tuple[float, float | None]:
-        """Return how far a neighbour moves a release in a row's accounting, and the noise over that."""
+        """Return how far a neighbour moves a release in a row's accounting, and the noise over
+        that.
+        """
 
     @abstractmethod
     def table(self) -> tuple[Claim, ...]:
@@ -241,7 +272,9 @@ class ReleasePlan(ABC):
         """Return the plan with what was counted in place of what was planned."""
 
     def obstacle(self) -> str:
-        """Return why nothing private is made whatever the table says, "" if nothing stands against it."""
+        """Return why nothing private is made whatever the table says, "" if nothing stands against
+        it.
+        """
         return ""
 
     def premises(self) -> tuple[str, ...]:
@@ -249,7 +282,9 @@ class ReleasePlan(ABC):
         return self.fitted
 
     def of_own_code(self, supposed: tuple[str, ...], unstated: tuple[str, ...]) -> Self:
-        """Return the plan with what it supposes of the user's own code, and what the user does not state of it."""
+        """Return the plan with what it supposes of the user's own code, and what the user does not
+        state of it.
+        """
         return replace(self, supposed=supposed, unstated=unstated)
 
     def caveats(self) -> tuple[str, ...]:
@@ -269,10 +304,19 @@ class ReleasePlan(ABC):
     ) -> Claim:
         """Return a row of the table; without an accountant nothing is proved and ε is infinite."""
         proved, relation = accountant != "none", relation or self.relation
-        sensitivity, multiplier = self.reach(adversary, relation, accountant) if proved else (math.nan, None)
+        sensitivity, multiplier = (
+            self.reach(adversary, relation, accountant) if proved else (math.nan, None)
+        )
         return Claim(
-            *(adversary, epsilon, self.delta, self.mechanism, sensitivity),
-            *(relation, accountant, proved, note),
+            adversary,
+            epsilon,
+            self.delta,
+            self.mechanism,
+            sensitivity,
+            relation,
+            accountant,
+            proved,
+            note,
             scope=self.scope,
             direct_only=direct_only,
             multiplier=multiplier,
@@ -301,14 +345,20 @@ class ReleasePlan(ABC):
         if not missing:
             return tuple(map(_with_guess, found))
         said = f" NOT proved: {'; '.join(missing)}."
-        return tuple(replace(c, holds=False, note=c.note + said, guess=None) if c.holds else c for c in found)
+        return tuple(
+            replace(c, holds=False, note=c.note + said, guess=None) if c.holds else c for c in found
+        )
 
     def primary_claim(self) -> Claim:
-        """Return the row against whom the noise is meant; of two relations the one that it meets."""
+        """Return the row against whom the noise is meant; of two relations the one that it
+        meets.
+        """
         return next(claim for claim in self.claims() if claim.adversary == self.adversary)
 
     def verdict(self) -> Verdict:
-        """Return whether a useful ε of a record, or a user, is proved, against whom, and in words."""
+        """Return whether a useful ε of a record, or a user, is proved, against whom, and in
+        words.
+        """
         table, found, missing = self.table(), self.claims(), self.missing_premises()
         broken = missing and any(claim.holds for claim in table)
         reason = "; ".join(missing) if broken else self.obstacle()
@@ -322,9 +372,10 @@ class ReleasePlan(ABC):
     def as_made(self, spent: Spent | None, *, done: bool, beyond_plan: bool = False) -> Self | None:
         """Return a finished run's plan: what was planned replaced by what was counted.
 
-        done: did a budget end it? When a run breaks off, or its user stops it, may depend on what its batches held.
-        spent is None where the account was lost. Then the plan still bounds what was released, if there was one. Else,
-        or where more may have been released (beyond_plan), nothing does, and None is returned.
+        done: did a budget end it? When a run breaks off, or its user stops it, may depend on what
+        its batches held. spent is None where the account was lost. Then the plan still bounds what
+        was released, if there was one. Else, or where more may have been released (beyond_plan),
+        nothing does, and None is returned.
         """
         plan = self if done else self.with_exposed_coins(_BROKE_OFF)
         if spent is None:
@@ -332,7 +383,9 @@ class ReleasePlan(ABC):
         return plan.counted_as(spent) if spent.releases else plan
 
     def large_delta(self) -> str:
-        """Return what is wrong with a δ that permits revealing whole records, or users; "" for one that does not."""
+        """Return what is wrong with a δ that permits revealing whole records, or users; "" for one
+        that does not.
+        """
         bound, (letter, unit) = 1 / self.protected, self.units
         above = f"δ = {self.delta:g} is not below 1/{letter} = {bound:g} and permits revealing whole {unit}"
         return above if self.delta >= bound else ""
@@ -342,8 +395,9 @@ class ReleasePlan(ABC):
 class BatchReleasePlan(ReleasePlan):
     """A plan whose releases are about batches of records.
 
-    rows: D; batch: B; batches: how they are drawn (`BATCHES`); clients: M. exposed: why secret Poisson batches hide no
-    record from outsiders, "" if they do. made: what a finished run counted, None before.
+    rows: D; batch: B; batches: how they are drawn (`BATCHES`); clients: M. exposed: why secret
+    Poisson batches hide no record from outsiders, "" if they do. made: what a finished run counted,
+    None before.
     """
 
     rows: int
@@ -358,7 +412,8 @@ class BatchReleasePlan(ReleasePlan):
         return self.rows
 
     def most_participations(self, releases: int, rows: int, clients: int) -> int:
-        """Return the most releases one record takes part in: counted, or bounded for every arrival order.
+        """Return the most releases one record takes part in: counted, or bounded for every arrival
+        order.
 
         releases: as planned; rows: of a release; clients: whose passes may meet.
         """
@@ -399,7 +454,9 @@ class BatchReleasePlan(ReleasePlan):
         for name, known in {"batches": BATCHES, **named}.items():
             value = getattr(self, name)
             if value not in known:
-                raise SpecError(f'privacy {name} "{value}": {suggest(value, known)}Known: {", ".join(known)}')
+                raise SpecError(
+                    f'privacy {name} "{value}": {suggest(value, known)}Known: {", ".join(known)}'
+                )
         require_positive(self, *positive)
         if self.batch > self.rows:
             raise SpecError(f"a batch of {self.batch} needs as many rows, there are {self.rows}")
@@ -409,7 +466,9 @@ def require_positive(plan: object, *names: str) -> None:
     """Raise SpecError unless these numbers of a plan are positive and finite."""
     for name in names:
         if not 0 < getattr(plan, name) < math.inf:
-            raise SpecError(f"privacy {name} must be positive and finite, not {getattr(plan, name)}")
+            raise SpecError(
+                f"privacy {name} must be positive and finite, not {getattr(plan, name)}"
+            )
 
 
 def require_provable(plan: ReleasePlan, *, permit_large_delta: bool) -> None:
@@ -418,13 +477,15 @@ def require_provable(plan: ReleasePlan, *, permit_large_delta: bool) -> None:
         raise SpecError(f'privacy.mode: "proved" proves nothing here: {"; ".join(missing)}')
     if plan.noise != "system":
         raise SpecError(
-            f'privacy.noise: "{plan.noise}" noise proves nothing, since anyone with its source subtracts it; mode '
-            '"proved" wants "system"'
+            f'privacy.noise: "{plan.noise}" noise proves nothing, since anyone with its source '
+            'subtracts it; mode "proved" wants "system"'
         )
     if not 0 < plan.delta < 1:
         raise SpecError(f"privacy.delta: wanted a number between 0 and 1, got {plan.delta}")
     if (large := plan.large_delta()) and not permit_large_delta:
-        raise SpecError(f"privacy.delta: {large}; lower it, or say privacy.permit_large_delta = true")
+        raise SpecError(
+            f"privacy.delta: {large}; lower it, or say privacy.permit_large_delta = true"
+        )
 
 
 def default_delta(rows: int) -> float:
@@ -438,8 +499,14 @@ def verdict(plan: ReleasePlan | None) -> Verdict:
 
 
 def _with_guess(claim: Claim) -> Claim:
-    """Return a proved row with how often an attacker is right: of a closed form by its μ, which ε and δ give back."""
-    closed = claim.accountant.startswith(CLOSED_FORM) and claim.guess is None and claim.adversary != PAPER
+    """Return a proved row with how often an attacker is right: of a closed form by its μ, which ε
+    and δ give back.
+    """
+    closed = (
+        claim.accountant.startswith(CLOSED_FORM)
+        and claim.guess is None
+        and claim.adversary != PAPER
+    )
     if not (closed and claim.holds and math.isfinite(claim.epsilon)):
         return claim
     return replace(claim, guess=guess_of(mu_of(claim.epsilon, claim.delta)))

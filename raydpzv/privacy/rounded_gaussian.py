@@ -1,13 +1,15 @@
 """The noise of integer releases: a rounded Gaussian from the operating system's randomness.
 
-S is an integer, so S + rint(Z) = rint(S + Z): what is released is a rounding, hence post-processing, of the continuous
-Gaussian mechanism, and the closed forms of `raydpzv.privacy.gdp` hold exactly, in any dimension. Floating-point noise
-has no such argument, since its low bits depend on the value it was added to.
+S is an integer, so S + rint(Z) = rint(S + Z): what is released is a rounding, hence
+post-processing, of the continuous Gaussian mechanism, and the closed forms of `raydpzv.privacy.gdp`
+hold exactly, in any dimension. Floating-point noise has no such argument, since its low bits depend
+on the value it was added to.
 
-rint(N(0, s²)) is drawn by inversion from 64 bits: one is the sign, 63 are the upper tail's probability u in (0, 1/2),
-and x = −s Φ⁻¹(u). These bits are a cell of width 2^-64 in u. Where its x lies near a half integer, or so far out that
-the cell is wider than the margin, 128 more bits make u one of 192 bits and Φ at half integers, to 256 bits, decides.
-The total variation distance to the exact law is below 2^-100 a draw.
+rint(N(0, s²)) is drawn by inversion from 64 bits: one is the sign, 63 are the upper tail's
+probability u in (0, 1/2), and x = −s Φ⁻¹(u). These bits are a cell of width 2^-64 in u. Where its x
+lies near a half integer, or so far out that the cell is wider than the margin, 128 more bits make u
+one of 192 bits and Φ at half integers, to 256 bits, decides. The total variation distance to the
+exact law is below 2^-100 a draw.
 
 scipy and mpmath are imported where a number is drawn: every actor imports this module, few draw.
 """
@@ -32,14 +34,18 @@ RandomBytes = Callable[[int], bytes]
 _MARGIN = 1e-9  # of max(1, s): a million times what double precision gets wrong
 _TAIL = 2.0**-34  # u above s times this: a cell of u is less than the margin wide in x
 _BITS = 256  # of Φ where it decides, 64 more than u has
-_LARGEST = 2.0**40  # 192 bits reach 17 s, and double precision still finds the right integer or one beside it
+_LARGEST = (
+    2.0**40
+)  # 192 bits reach 17 s, and double precision still finds the right integer or one beside it
 
 
-def rounded_gaussian(scale: float, count: int, source: RandomBytes = os.urandom) -> npt.NDArray[np.int64]:
+def rounded_gaussian(
+    scale: float, count: int, source: RandomBytes = os.urandom
+) -> npt.NDArray[np.int64]:
     """Return independent draws of rint(N(0, s²)), int64 [N].
 
-    scale: s, in the units of the integers it is added to; source: of 8 bytes a draw, and 16 more for few of them.
-    Raises InputError unless 0 < s <= 2^40.
+    scale: s, in the units of the integers it is added to; source: of 8 bytes a draw, and 16 more
+    for few of them. Raises InputError unless 0 < s <= 2^40.
     """
     if not 0 < scale <= _LARGEST:
         raise InputError(f"noise on integers needs a scale above 0 and at most 2^40, not {scale}")
@@ -79,7 +85,9 @@ def _decide(scale: float, tail: int) -> int:
 
 @functools.lru_cache(maxsize=1)
 def _high_precision() -> Any:
-    """A context of mpmath of its own: another's precision, or another thread's, changes nothing here."""
+    """A context of mpmath of its own: another's precision, or another thread's, changes nothing
+    here.
+    """
     import mpmath
 
     context = mpmath.MPContext()

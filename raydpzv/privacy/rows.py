@@ -1,26 +1,31 @@
-"""Noise on rows of an array, one row a record's (VAFL, ZOO-VFL, VFL-CZOFO): the plan, its table, and its account.
+"""Noise on rows of an array, one row a record's (VAFL, ZOO-VFL, VFL-CZOFO): the plan, its table,
+and its account.
 
-On "embedding", every client clips each row of what it uploads to norm S and noises every coordinate, against the
-server: what is protected is one record's features at one client. On "gradient", the server does so with each row of
-what it answers, against the clients: what is protected is one record, its label included. Replacing a record moves its
-own row by at most 2S, so that n releases of one record's rows are (2S√n/σ)-GDP, if nothing but its own row depends on
-the record.
+On "embedding", every client clips each row of what it uploads to norm S and noises every
+coordinate, against the
+server: what is protected is one record's features at one client. On "gradient", the server does so
+with each row of what it answers, against the clients: what is protected is one record, its label
+included. Replacing a record moves its own row by at most 2S, so that n releases of one record's
+rows are (2S√n/σ)-GDP, if nothing but its own row depends on the record.
 
-Hidden state: a client that backpropagates trains w_m on its own raw features, and w_0 is trained on raw labels. A
-record used once moves them, and through them every later row, of other records too. All that is proved then is the
-range of each row: R rows released, each within S, are (2S√R/σ)-GDP whatever came before them. Against the server not
-even that holds: evaluation sends it h(w_m) of the held-out rows without noise. A ZOO-VFL client learns from its own
-releases and the server's answers to them alone, so that each record's own rows are all that depends on it, and what it
-embeds of held-out rows is post-processing.
+Hidden state: a client that backpropagates trains w_m on its own raw features, and w_0 is trained on
+raw labels. A record used once moves them, and through them every later row, of other records too.
+All that is proved then is the
+range of each row: R rows released, each within S, are (2S√R/σ)-GDP whatever came before them.
+Against the server not
+even that holds: evaluation sends it h(w_m) of the held-out rows without noise. A ZOO-VFL client
+learns from its own releases and the server's answers to them alone, so that each record's own rows
+are all that depends on it, and what it embeds of held-out rows is post-processing.
 
-The DPZV papers say of their baselines only that they clip embeddings and add calibrated noise. VAFL Theorem 6 has
-c = O(B√K / (μD)), a constant left open. Two calibrations are offered: "counted", σ = 2S√n/μ with n the releases that a
-record takes part in by the plan, and "sampled", σ = 2S (B/D) √K/μ with K releases of batches, which is the argument
-(and the constant) of DPZV Theorem VI.5. The second is a claim: the batches are known to anyone who sees the rows.
+The DPZV papers say of their baselines only that they clip embeddings and add calibrated noise. VAFL
+Theorem 6 has c = O(B√K / (μD)), a constant left open. Two calibrations are offered: "counted", σ =
+2S√n/μ with n the releases that a record takes part in by the plan, and "sampled", σ = 2S (B/D) √K/μ
+with K releases of batches, which is the argument (and the constant) of DPZV Theorem VI.5. The
+second is a claim: the batches are known to anyone who sees the rows.
 """
 
-# M clients, D rows, B batch, T updates, P releases per upload, S clip, K releases of batches, n_i releases of record
-# i's rows, R rows released
+# M clients, D rows, B batch, T updates, P releases per upload, S clip, K releases of batches, n_i
+# releases of record i's rows, R rows released
 
 from __future__ import annotations
 
@@ -48,18 +53,22 @@ from raydpzv.privacy.release import (
 )
 
 PLACES = ("embedding", "gradient")
-"""What is noised: what the clients send (against the server), or what the server sends (against the clients)."""
+"""What is noised: what the clients send (against the server), or what the server sends (against the
+clients).
+"""
 CALIBRATIONS = ("counted", "sampled")
-"""Noise for the releases that one record takes part in, or with the sampling rate as the DPZV papers argue."""
+"""Noise for the releases that one record takes part in, or with the sampling rate as the DPZV
+papers argue.
+"""
 
 _WHOLE = "closed form (GDP) of all rows"
 _HIDDEN = (
-    "the server trains w_0 on labels without noise and the clients w_m on raw features, and they carry a record into "
-    "every later gradient"
+    "the server trains w_0 on labels without noise and the clients w_m on raw features, and they "
+    "carry a record into every later gradient"
 )
 _HELD_OUT = (
-    "every evaluation sends the server embeddings of held-out rows without noise, and the clients' models that make "
-    "them are trained on raw features"
+    "every evaluation sends the server embeddings of held-out rows without noise, and the clients' "
+    "models that make them are trained on raw features"
 )
 
 
@@ -67,10 +76,12 @@ _HELD_OUT = (
 class RowReleasePlan(BatchReleasePlan):
     """A run's releases of rows, planned or made; SpecError where a value makes no sense.
 
-    clip: S, None without one (there may be no δ then); shares: each client's expected share of the T updates. hidden:
-    is there state that was trained on records without noise and that later rows depend on? width: of the embedding.
-    queries: may rows be asked for again? exact_shares: does the method share the updates out? What a finished run
-    counted is of the client with most, if the clients release (each has features of its own to protect), else of all.
+    clip: S, None without one (there may be no δ then); shares: each client's expected share of the
+    T updates. hidden: is there state that was trained on records without noise and that later rows
+    depend on? width: of the embedding.
+    queries: may rows be asked for again? exact_shares: does the method share the updates out? What
+    a finished run counted is of the client with most, if the clients release (each has features of
+    its own to protect), else of all.
     """
 
     on: str
@@ -106,9 +117,11 @@ class RowReleasePlan(BatchReleasePlan):
 
     @property
     def expected_participations(self) -> int:
-        """n of the calibration: releases of one record's rows if every client makes its share of the updates.
+        """n of the calibration: releases of one record's rows if every client makes its share of
+        the updates.
 
-        "shuffle": ⌈K_m / ⌊D/B⌋⌉ passes each; else the average K_m B/D, above which the maximum lies.
+        "shuffle": ⌈K_m / ⌊D/B⌋⌉ passes each; else the average K_m B/D, above which the maximum
+        lies.
         """
 
         def passes(uploads: int) -> int:
@@ -125,11 +138,15 @@ class RowReleasePlan(BatchReleasePlan):
         most = self._most_uploads * self.per_upload
         if self.queries and self.made is None:
             return most
-        return self.most_participations(most, self.batch, 1 if self.on == "embedding" else len(self.shares))
+        return self.most_participations(
+            most, self.batch, 1 if self.on == "embedding" else len(self.shares)
+        )
 
     @property
     def released(self) -> int:
-        """Rows released, each with noise of its own: counted, or bounded for every arrival order."""
+        """Rows released, each with noise of its own: counted, or bounded for every arrival
+        order.
+        """
         if self.made is not None:
             return self.made.rows
         largest = self.rows if self.batches == "poisson" else self.batch
@@ -142,22 +159,28 @@ class RowReleasePlan(BatchReleasePlan):
 
     @property
     def _most_uploads(self) -> int:
-        """One client may make all updates, unless the method shares them out; and one upload may still be under way."""
+        """One client may make all updates, unless the method shares them out; and one upload may
+        still be under way.
+        """
         if self.on != "embedding":
             return self.updates
         return 1 + (_uploads(self.updates, self.shares) if self.exact_shares else self.updates)
 
     def claimed_mu(self, participations: int, uploads: int) -> float:
-        """Return μ by the calibration's own argument: 2S√n/σ, or 2S (B/D) √K/σ with K releases of batches."""
+        """Return μ by the calibration's own argument: 2S√n/σ, or 2S (B/D) √K/σ with K releases of
+        batches.
+        """
         if self.calibrated_by == "counted":
             return self.sensitivity * math.sqrt(participations) / self.sigma
         rate = self.batch / self.rows
         return self.sensitivity * rate * math.sqrt(uploads * self.per_upload) / self.sigma
 
     def proved_mu(self, participations: int, rows: int) -> float:
-        """Return μ that is proved: 2S√n/σ, or with hidden state 2S√R/σ, since then every row may move by 2S.
+        """Return μ that is proved: 2S√n/σ, or with hidden state 2S√R/σ, since then every row may
+        move by 2S.
 
-        Infinity for hidden state behind noised embeddings: those of held-out rows show it to the server without noise.
+        Infinity for hidden state behind noised embeddings: those of held-out rows show it to the
+        server without noise.
         """
         if self.hidden and self.on == "embedding":
             return math.inf
@@ -183,7 +206,9 @@ class RowReleasePlan(BatchReleasePlan):
         return RowAccount(self)
 
     def premises(self) -> tuple[str, ...]:
-        """Return what the proofs lack; the range of a row, which hidden state leaves, holds for any two tables."""
+        """Return what the proofs lack; the range of a row, which hidden state leaves, holds for any
+        two tables.
+        """
         return () if self.hidden else self.fitted
 
     def defect(self) -> str:
@@ -191,7 +216,9 @@ class RowReleasePlan(BatchReleasePlan):
         if self.sigma == 0:
             return f"no noise is added to the {self.on}s"
         if self.clip is None:
-            return f"the {self.on}s are not clipped, so that nothing bounds one record's part in them"
+            return (
+                f"the {self.on}s are not clipped, so that nothing bounds one record's part in them"
+            )
         if self.noise == "seeded":
             return "the noise comes from a seed, and anyone with the seed subtracts it"
         return ""
@@ -212,15 +239,17 @@ class RowReleasePlan(BatchReleasePlan):
             where = f"on each coordinate of every {self.on} row"
             return f"σ = {sigma} {where} is given by the scenario; it follows from no ε."
         form = (
-            "2S√n/μ, n releases of one record's rows if every client makes its expected share of the updates"
+            "2S√n/μ, n releases of one record's rows if every client makes its expected share of "
+            "the updates"
             if self.calibrated_by == "counted"
             else "2S (B/D) √K/μ, K releases of batches, the argument of DPZV journal Theorem VI.5"
         )
         return (
-            f"Calibration: σ = {form}: {sigma} on each coordinate of every {self.on} row, from the target "
-            f"ε = {figure(self.target)} at δ = {figure(self.delta)}. S = {figure(self.clip or math.nan)}; "
-            f"μ = {figure(mu_of(self.target, self.delta))} is the Gaussian DP that gives this ε and δ (closed form). "
-            "The DPZV papers do not state how they calibrated their baselines' noise."
+            f"Calibration: σ = {form}: {sigma} on each coordinate of every {self.on} row, from the "
+            f"target ε = {figure(self.target)} at δ = {figure(self.delta)}. S = "
+            f"{figure(self.clip or math.nan)}; μ = {figure(mu_of(self.target, self.delta))} is the "
+            "Gaussian DP that gives this ε and δ (closed form). The DPZV papers do not state how "
+            "they calibrated their baselines' noise."
         )
 
     @property
@@ -233,8 +262,8 @@ class RowReleasePlan(BatchReleasePlan):
         clip = "unbounded" if self.clip is None else f"clipped to norm {figure(self.clip)}"
         unit = "one record's features at one client" if self.on == "embedding" else "one record"
         return (
-            f"{self.updates:,} updates, {self.per_upload} release(s) of {self.batch:,} {self.on} rows each, {clip}, of "
-            f"D={self.rows:,} records, {self.batches} batches; unit: {unit}"
+            f"{self.updates:,} updates, {self.per_upload} release(s) of {self.batch:,} {self.on} "
+            f"rows each, {clip}, of D={self.rows:,} records, {self.batches} batches; unit: {unit}"
         )
 
     @property
@@ -256,7 +285,8 @@ class RowReleasePlan(BatchReleasePlan):
             "server": "Trusted: it holds the labels and sees all before the noise.",
         }
         found = {
-            who: proved if who == self.adversary else self.row(who, note) for who, note in others.items()
+            who: proved if who == self.adversary else self.row(who, note)
+            for who, note in others.items()
         }
         return (self._paper(proved), *found.values())
 
@@ -281,16 +311,16 @@ class RowReleasePlan(BatchReleasePlan):
         epsilon = epsilon_of(self.proved_mu(n, rows), self.delta)
         if not self.hidden:
             note = (
-                f"Each record's own rows are all that depends on it: {n:,} releases of them at one client, "
-                f"{self.basis}. Labels are not protected."
+                f"Each record's own rows are all that depends on it: {n:,} releases of them at one "
+                f"client, {self.basis}. Labels are not protected."
             )
             return self.row(self.adversary, note, epsilon, CLOSED_FORM)
         direct = epsilon_of(replace(self, hidden=False).proved_mu(n, rows), self.delta)
         if self.on == "embedding":
             return self.row("server", f"{_sentence(_HELD_OUT)}.", direct_only=direct)
         note = (
-            f"{_sentence(_HIDDEN)}: only the range of each of the {rows:,} rows released ({self.basis}) bounds one "
-            "record's part."
+            f"{_sentence(_HIDDEN)}: only the range of each of the {rows:,} rows released "
+            f"({self.basis}) bounds one record's part."
         )
         return self.row(self.adversary, note, epsilon, _WHOLE, direct_only=direct)
 
@@ -298,11 +328,12 @@ class RowReleasePlan(BatchReleasePlan):
 class RowAccount(ReleaseAccount):
     """Counts how often each record's rows were released, and how many rows in all.
 
-    On "embedding" every client has an account of its own (what is protected is one record's features at one client);
-    on "gradient" there is one for all, since the others' answers reach a client through the cached embeddings. Noise on
-    embeddings is added by the clients, each of which does not send an upload that would pass the budget. The simulator
-    looks into these accounts when an upload comes, and when the run is over into those of the uploads still under way:
-    what is refused was never sent. Where no ε can be given, every μ and ε is infinite.
+    On "embedding" every client has an account of its own (what is protected is one record's
+    features at one client); on "gradient" there is one for all, since the others' answers reach a
+    client through the cached embeddings. Noise on embeddings is added by the clients, each of which
+    does not send an upload that would pass the budget. The simulator looks into these accounts when
+    an upload comes, and when the run is over into those of the uploads still under way: what is
+    refused was never sent. Where no ε can be given, every μ and ε is infinite.
     """
 
     def __init__(self, plan: RowReleasePlan) -> None:
@@ -314,7 +345,9 @@ class RowAccount(ReleaseAccount):
         self._ceilings: dict[tuple[str, float], int] = {}
 
     def charge(self, event: ReleaseEvent) -> PrivacyLoss:
-        """Count releases of these rows; return what is spent: claimed by the calibration, proved against clients."""
+        """Count releases of these rows; return what is spent: claimed by the calibration, proved
+        against clients.
+        """
         group, spent, rows = self._group(event), self._spent, event.releases * len(event.ids)
         records = self._records[group]
         records.add(event.ids, event.releases)
@@ -326,7 +359,9 @@ class RowAccount(ReleaseAccount):
             rows=max(spent.rows, self._rows[group]),
             uploads=max(spent.uploads, self._uploads[group]),
         )
-        proved = self.mu() if self._plan.adversary == "client" and not self._plan.unmet() else math.inf
+        proved = (
+            self.mu() if self._plan.adversary == "client" and not self._plan.unmet() else math.inf
+        )
         return PrivacyLoss(self.paper_mu(), proved, self._plan.delta)
 
     def spent(self) -> Spent:
@@ -350,22 +385,34 @@ class RowAccount(ReleaseAccount):
             records.restore(counts)
 
     def mu(self) -> float:
-        """Return μ of what is proved so far against the adversary the noise is meant for; infinity if nothing is."""
+        """Return μ of what is proved so far against the adversary the noise is meant for; infinity
+        if nothing is.
+        """
         if not self._private:
             return math.inf if self._spent.counted else 0.0
         return self._plan.proved_mu(self._spent.counted, self._spent.rows)
 
     def paper_mu(self) -> float:
-        """Return μ of what the calibration's argument claims so far; infinity if nothing is proved."""
-        return self._plan.claimed_mu(self._spent.counted, self._spent.uploads) if self._private else math.inf
+        """Return μ of what the calibration's argument claims so far; infinity if nothing is
+        proved.
+        """
+        return (
+            self._plan.claimed_mu(self._spent.counted, self._spent.uploads)
+            if self._private
+            else math.inf
+        )
 
     def would_exceed(self, event: ReleaseEvent, limit: float, adversary: str) -> bool:
-        """Return, before rows are released, whether ε would pass the limit; always, if no noise protects it."""
+        """Return, before rows are released, whether ε would pass the limit; always, if no noise
+        protects it.
+        """
         plan, group = self._plan, self._group(event)
         n = max(self._spent.counted, self._records[group].after(event.ids, event.releases))
         if adversary == "paper" and self._private:
             uploads = max(self._spent.uploads, self._uploads[group] + 1)
-            return (n if plan.calibrated_by == "counted" else uploads) > self._ceiling(adversary, limit)
+            return (n if plan.calibrated_by == "counted" else uploads) > self._ceiling(
+                adversary, limit
+            )
         if adversary != plan.adversary:
             return True
         if not self._private:
@@ -377,7 +424,9 @@ class RowAccount(ReleaseAccount):
         return event.client if self._plan.of_uploads else 0
 
     def _ceiling(self, adversary: str, limit: float) -> int:
-        """The largest count that the limit allows: solved for once, so that each upload is one comparison."""
+        """The largest count that the limit allows: solved for once, so that each upload is one
+        comparison.
+        """
         if (adversary, limit) not in self._ceilings:
             plan = self._plan
             mu = plan.claimed_mu if adversary == "paper" else plan.proved_mu

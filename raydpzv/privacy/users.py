@@ -1,4 +1,5 @@
-"""Sums over users (privacy.mode = "user"): the plan, its table, and its account. The unit of privacy is one user.
+"""Sums over users (privacy.mode = "user"): the plan, its table, and its account. The unit of
+privacy is one user.
 
 | adversary  | sees                                                                                     |
 |------------|------------------------------------------------------------------------------------------|
@@ -57,9 +58,10 @@ _EVERY = 32  # releases whose ε is worked out one by one; of more, 16 an e-fold
 class UserReleasePlan(UserMechanism, ReleasePlan):
     """A run with its length and its noise, planned or made. SpecError where it cannot be.
 
-    users: U, those who have records; clip: C; group_rule: what k was read off the data by ("max", "median"), if it was.
-    against: whose ε the target is. drawn: what of the records the program looked at when it shared them out among
-    users, and takes as public, a clause; "" for nothing.
+    users: U, those who have records; clip: C; group_rule: what k was read off the data by ("max",
+    "median"), if it was.
+    against: whose ε the target is. drawn: what of the records the program looked at when it shared
+    them out among users, and takes as public, a clause; "" for nothing.
     """
 
     users: int
@@ -94,8 +96,12 @@ class UserReleasePlan(UserMechanism, ReleasePlan):
         return "release" if self.asynchronous else "round"
 
     def with_noise_for(self, epsilon: float) -> Self:
-        """Return the plan with the least σ (to 0.01 %) whose ε against `against`, add_remove, is this."""
-        return replace(self, multiplier=least_multiplier(self, epsilon, self.against), target=epsilon)
+        """Return the plan with the least σ (to 0.01 %) whose ε against `against`, add_remove, is
+        this.
+        """
+        return replace(
+            self, multiplier=least_multiplier(self, epsilon, self.against), target=epsilon
+        )
 
     def account(self) -> UserAccount:
         return UserAccount(self)
@@ -127,10 +133,14 @@ class UserReleasePlan(UserMechanism, ReleasePlan):
 
     def own_caveats(self) -> tuple[str, ...]:
         late = (
-            "every sum that a late upload opens is a release more, charged when it comes" if self.late else ""
+            "every sum that a late upload opens is a release more, charged when it comes"
+            if self.late
+            else ""
         )
         read_off = self._read_off() if self.group_rule else ""
-        return tuple(filter(None, ("that a user is on the list is public", self.drawn, read_off, late)))
+        return tuple(
+            filter(None, ("that a user is on the list is public", self.drawn, read_off, late))
+        )
 
     def calibration(self) -> str:
         sigma = f"σ = {figure(self.multiplier)}"
@@ -139,8 +149,8 @@ class UserReleasePlan(UserMechanism, ReleasePlan):
         return (
             f"Calibration: {sigma}, the noise in units of C, for ε = {figure(self.target)} at δ = "
             f"{figure(self.delta)} (add or remove one user, adversary {self.against}) over "
-            f"{self.releases:,} {self.noun}s: by μ, the Gaussian DP that gives this ε and δ, in closed form; by PLD "
-            "where coins hide users or records."
+            f"{self.releases:,} {self.noun}s: by μ, the Gaussian DP that gives this ε and δ, in "
+            "closed form; by PLD where coins hide users or records."
         )
 
     def table(self) -> tuple[Claim, ...]:
@@ -163,14 +173,12 @@ class UserReleasePlan(UserMechanism, ReleasePlan):
         elif self.kind == "naive":
             epsilon = user_epsilon_rdp(replace(self, kind="sum"))
             note = (
-                "The paper's sensitivity C·S is wrong: without a user every silo's clipped update may lie anywhere in "
-                "its ball, which moves their sum by up to 2C·S."
+                "The paper's sensitivity C·S is wrong: without a user every silo's clipped update "
+                "may lie anywhere in its ball, which moves their sum by up to 2C·S."
             )
         else:
             epsilon = user_epsilon_rdp(self)
-            note = (
-                "The paper's accounting, by Rényi divergences. True against outsiders; others may see more."
-            )
+            note = "The paper's accounting, by Rényi divergences. True against outsiders; others may see more."
         claim = self._row("paper", "add_remove", note, epsilon, _RDP)
         return (replace(claim, holds=proved <= epsilon * ROUNDING),)
 
@@ -183,8 +191,8 @@ class UserReleasePlan(UserMechanism, ReleasePlan):
         note = f"The paper's Lemma 9 on k = {power} of {self.group} records, as published. "
         if valid > epsilon * ROUNDING:
             note += (
-                f"Its best order is below 2k, where the lemma does not hold: over orders that it holds for, it gives "
-                f"{figure(valid)}. "
+                "Its best order is below 2k, where the lemma does not hold: over orders that it "
+                f"holds for, it gives {figure(valid)}. "
             )
         if power < self.group:
             note += "It says nothing of k that are no power of 2. "
@@ -202,10 +210,16 @@ class UserReleasePlan(UserMechanism, ReleasePlan):
             note += self._of_remade()
         elif self.kind != "group" or adversary != "client":
             second = figure(user_epsilon_rdp(self, adversary))
-            note += f" By RDP, which holds for the discrete noise as it is, ε is {second} (add_remove)."
+            note += (
+                f" By RDP, which holds for the discrete noise as it is, ε is {second} (add_remove)."
+            )
         if self.group_rule:
             note += f" {self._read_off()}."
-        if self.weights == "records" and self.aggregation != "private_weights" and self.kind == "sum":
+        if (
+            self.weights == "records"
+            and self.aggregation != "private_weights"
+            and self.kind == "sum"
+        ):
             note += " The counts n_su are known to the coordinator."
         if adversary == "client" and self.change(adversary, "add_remove") != "add_remove":
             note += self._of_counts()
@@ -215,36 +229,43 @@ class UserReleasePlan(UserMechanism, ReleasePlan):
     def _of_group(self) -> str:
         one = user_epsilon(replace(self, group=1, group_rule=""))
         return (
-            f"Every step of every silo is seen; of a user at most k = {self.group} records are used, each drawn by a "
-            f"coin that only its silo knows. For one record (k = 1) ε is {figure(one)} (add_remove). How many records "
-            "each silo uses is public: it divides its steps by them."
+            f"Every step of every silo is seen; of a user at most k = {self.group} records are "
+            "used, each drawn by a coin that only its silo knows. For one record (k = 1) ε is "
+            f"{figure(one)} (add_remove). How many records each silo uses is public: it divides "
+            "its steps by them."
         )
 
     def _of_counts(self) -> str:
-        """What a user's records elsewhere do to a silo's own part, and what the silo knows of them."""
-        own = "its weight of the user grows" if self.kind == "sum" else "more of its own records are used"
+        """What a user's records elsewhere do to a silo's own part, and what the silo knows of
+        them.
+        """
+        own = (
+            "its weight of the user grows"
+            if self.kind == "sum"
+            else "more of its own records are used"
+        )
         told = ""
         if self.counts_shared:
             what = "its weights" if self.kind == "sum" else "which of its records are used"
-            told = (
-                f" The silo knows {what}: how many records a user has elsewhere is not protected against it."
-            )
+            told = f" The silo knows {what}: how many records a user has elsewhere is not protected against it."
         return (
-            f" Where the others' records of a user are missing, {own}: adding or removing them moves a release as far "
-            f"as replacing them.{told}"
+            f" Where the others' records of a user are missing, {own}: adding or removing them "
+            f"moves a release as far as replacing them.{told}"
         )
 
     def _of_remade(self) -> str:
         noun = "releases" if self.asynchronous else "rounds"
         return (
-            f" {self.remade:,} of the {noun} were lost by a kill, after they may have been seen, and made once more: "
-            "counted twice, and as if no coins hid who was in them."
+            f" {self.remade:,} of the {noun} were lost by a kill, after they may have been seen, "
+            "and made once more: counted twice, and as if no coins hid who was in them."
         )
 
     def _sight(self, adversary: str) -> str:
         """What the adversary sees beside the released sums, and what that does to the noise."""
         if self.asynchronous:
-            alone = "A silo's release has the noise of its share alone, σC/√S, and moves by C/S at most"
+            alone = (
+                "A silo's release has the noise of its share alone, σC/√S, and moves by C/S at most"
+            )
             return f"{alone}; all see them all."
         z = f"noise over what a user added or removed moves: {figure(self.noise_multiplier(adversary, 'add_remove'))}."
         if adversary == "external":
@@ -318,8 +339,9 @@ class UserReleasePlan(UserMechanism, ReleasePlan):
 class UserAccount(ReleaseAccount):
     """Counts rounds (or single silos' releases) and how often each user was drawn.
 
-    A round counts with the first silo's sum that is sent, and again if a silo sends a second one for it: anyone who
-    sees that has two sums. Of sums that are masked it counts once for each attempt that is open (`OpenSums`).
+    A round counts with the first silo's sum that is sent, and again if a silo sends a second one
+    for it: anyone who sees that has two sums. Of sums that are masked it counts once for each
+    attempt that is open (`OpenSums`).
     """
 
     def __init__(self, plan: UserReleasePlan) -> None:
@@ -348,7 +370,9 @@ class UserAccount(ReleaseAccount):
         return self._loss
 
     def charge_remade(self, releases: int) -> None:
-        """Charge releases that are on no record, and that are made once more for the users that their coins drew."""
+        """Charge releases that are on no record, and that are made once more for the users that
+        their coins drew.
+        """
         for _ in range(releases):
             self._count(np.arange(self._plan.users))
             self._fewest = min(self._fewest, self._plan.fewest or self._fewest)
@@ -361,7 +385,9 @@ class UserAccount(ReleaseAccount):
         drawn = self._drawn.after(self._users(event), 1) if self._drawn else self._releases + 1
         most, releases = limit * ROUNDING, self._releases + 1
         return (
-            self._rounded_epsilon(adversary, releases, drawn) > most < self._exact(adversary, releases, drawn)
+            self._rounded_epsilon(adversary, releases, drawn)
+            > most
+            < self._exact(adversary, releases, drawn)
         )
 
     def spent(self) -> Spent:
@@ -381,7 +407,9 @@ class UserAccount(ReleaseAccount):
         self._sent[:] = self._releases
 
     def epsilon(self, adversary: str) -> float:
-        """Return ε (add_remove) so far; of hidden coins rounded up to a number of releases that was worked out."""
+        """Return ε (add_remove) so far; of hidden coins rounded up to a number of releases that was
+        worked out.
+        """
         return self._rounded_epsilon(adversary, self._releases, self.participations)
 
     def _opens(self, event: ReleaseEvent) -> bool:
@@ -405,7 +433,9 @@ class UserAccount(ReleaseAccount):
         delta = self._plan.delta
         if not self._proves:
             return PrivacyLoss(math.nan, math.inf, delta, math.inf, math.inf)
-        external, client, server = (mu_of(self.epsilon(adversary), delta) for adversary in ADVERSARIES)
+        external, client, server = (
+            mu_of(self.epsilon(adversary), delta) for adversary in ADVERSARIES
+        )
         return PrivacyLoss(math.nan, client, delta, external, server)
 
     def _rounded_epsilon(self, adversary: str, releases: int, drawn: int) -> float:
@@ -431,8 +461,9 @@ def _rung(releases: int) -> int:
 class OpenSums:
     """How many releases rounds come to: one for each attempt whose sum is open, or may yet be.
 
-    Attempts before a round's newest have been given up: they count once every upload of theirs has come. hidden: sums
-    are masked; else each silo's own is seen, and a second one of a silo in an attempt is a release more.
+    Attempts before a round's newest have been given up: they count once every upload of theirs has
+    come. hidden: sums are masked; else each silo's own is seen, and a second one of a silo in an
+    attempt is a release more.
     """
 
     def __init__(self, *, hidden: bool) -> None:

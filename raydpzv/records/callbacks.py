@@ -16,7 +16,9 @@ from raydpzv.records.store import Rows
 from raydpzv.sim.interfaces import Status
 
 PACE = 0.1
-"""Default seconds between two statuses: one after every update took a twentieth of a comparison's CPU time."""
+"""Default seconds between two statuses: one after every update took a twentieth of a comparison's
+CPU time.
+"""
 _SCORES = ("auc", "balanced_accuracy", "concordance")
 """Row types with further scores of an evaluation."""
 _PLACE = ("round", "time", "part")
@@ -24,7 +26,9 @@ _PLACE = ("round", "time", "part")
 
 @dataclass(frozen=True)
 class RunStart:
-    """A run that starts: the scenario, its recorded name, the runner, the folder (None: nothing is written)."""
+    """A run that starts: the scenario, its recorded name, the runner, the folder (None: nothing is
+    written).
+    """
 
     spec: AnyScenario
     scenario: str
@@ -38,10 +42,12 @@ class RunStart:
 
 
 class Evaluation(NamedTuple):
-    """An evaluation: updates of the model, seconds of the run's clock, "test" or "validation", scores by name.
+    """An evaluation: updates of the model, seconds of the run's clock, "test" or "validation",
+    scores by name.
 
-    scores: accuracy, loss, top_share; where there are two classes or survival times also roc_auc, pr_auc,
-    balanced_accuracy, concordance; of numbers rmse, r2; and your own measures. NaN: not defined.
+    scores: accuracy, loss, top_share; where there are two classes or survival times also roc_auc,
+    pr_auc, balanced_accuracy, concordance; of numbers rmse, r2; and your own measures. NaN: not
+    defined.
     """
 
     update: int
@@ -51,7 +57,9 @@ class Evaluation(NamedTuple):
 
 
 class Fault(NamedTuple):
-    """A row of type fault: seconds of the run's clock, who ("client actor 1", "host 0", "run"), what, in words."""
+    """A row of type fault: seconds of the run's clock, who ("client actor 1", "host 0", "run"),
+    what, in words.
+    """
 
     time: float
     party: str
@@ -62,8 +70,8 @@ class Fault(NamedTuple):
 class Callback:
     """Events of a run; override those that you want. They run in the driver, which waits for them.
 
-    An error in a callback is a warning and ends the callback, never the run. interval: seconds between two statuses; 0:
-    every status, which is one after every update with the local runner.
+    An error in a callback is a warning and ends the callback, never the run. interval: seconds
+    between two statuses; 0: every status, which is one after every update with the local runner.
     """
 
     interval: float = PACE
@@ -72,10 +80,14 @@ class Callback:
         """The run's folder is there, and its actors are up."""
 
     def status(self, status: Status) -> None:
-        """The run's progress: before `start` only `Status.stage`, which it waits for; once more at its end."""
+        """The run's progress: before `start` only `Status.stage`, which it waits for; once more at
+        its end.
+        """
 
     def rows(self, rows: Rows) -> None:
-        """Rows since the last call, an Arrow table for each row type, at most `record.flush` seconds old."""
+        """Rows since the last call, an Arrow table for each row type, at most `record.flush`
+        seconds old.
+        """
 
     def evaluation(self, evaluation: Evaluation) -> None:
         """The model was evaluated; called after `rows`, with the test rows first."""
@@ -133,7 +145,9 @@ class Callbacks:
         self._next = min(self._due.values(), default=math.inf)
 
     def last_status(self, status: Status) -> None:
-        """Call callbacks with an interval once more at the run's end; the others have the last status."""
+        """Call callbacks with an interval once more at the run's end; the others have the last
+        status.
+        """
         for callback in list(self._callbacks):
             if id(callback) in self._due and callback.interval > 0:
                 self._call(callback, "status", status)
@@ -163,8 +177,9 @@ class Callbacks:
             self._callbacks.remove(callback)
             self._due.pop(id(callback), None)
             warnings.warn(
-                f"{type(callback).__name__}.{event}: {type(error).__name__}: {' '.join(str(error).split())}; the run "
-                "continues, and this callback receives nothing more",
+                f"{type(callback).__name__}.{event}: {type(error).__name__}: "
+                f"{' '.join(str(error).split())}; the run continues, and this callback receives "
+                "nothing more",
                 RuntimeWarning,
                 stacklevel=2,
             )

@@ -1,9 +1,10 @@
 """Checkpoints: a run's state at a moment, and the rows up to it.
 
-The ledger holds the updates and the key the rest, so a checkpoint of rounds is a few numbers (and the weights, where a
-method sends weights). A run without rounds also keeps the messages under way and the state of its roles. A checkpoint
-is written after its rows, in one piece, and the one before it stays. A reader uses that one if the last is damaged. A
-resumed run drops the rows beyond its checkpoint.
+The ledger holds the updates and the key the rest, so a checkpoint of rounds is a few numbers (and
+the weights, where a method sends weights). A run without rounds also keeps the messages under way
+and the state of its roles. A checkpoint is written after its rows, in one piece, and the one before
+it stays. A reader uses that one if the last is damaged. A resumed run drops the rows beyond its
+checkpoint.
 
 The file: a line with the sha256 of what follows, a line of JSON, and the bytes of its arrays.
 """
@@ -36,7 +37,9 @@ _SIGNED = 65
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Updates so far; the run's state (see `raydpzv.records.checkpoint_codec`); the weights, float32 [d], or None."""
+    """Updates so far; the run's state (see `raydpzv.records.checkpoint_codec`); the weights,
+    float32 [d], or None.
+    """
 
     round: int
     state: Mapping[str, Any]
@@ -55,7 +58,9 @@ class Written:
 
 @dataclass(frozen=True)
 class Found(Written):
-    """The same, with its file, the digest of the file's content, and the rows of the log as bytes."""
+    """The same, with its file, the digest of the file's content, and the rows of the log as
+    bytes.
+    """
 
     place: Path
     sha256: str
@@ -101,8 +106,8 @@ def write_checkpoint(
 def _put(path: Path, *pieces: bytes) -> None:
     """Write a file in one piece and keep the one before it; at each moment there is an intact one.
 
-    The one before the last is overwritten. A new file, or a name that replaces a file's only name, costs seven times as
-    much.
+    The one before the last is overwritten. A new file, or a name that replaces a file's only name,
+    costs seven times as much.
     """
     scratch = path.with_name(f".{path.name}.{os.getpid()}")
     if path.is_file():
@@ -161,16 +166,16 @@ def before(path: Path) -> Path:
 def read_checkpoint(path: Path, run: str = "", *, only_last: bool = False) -> Found | None:
     """Return the last checkpoint that can be read with its rows, or None if there is none.
 
-    run: the identity that it must have. Raises DataError if all are damaged or of another run. With `only_last` it also
-    raises if the last one is damaged, missing or of another run.
+    run: the identity that it must have. Raises DataError if all are damaged or of another run. With
+    `only_last` it also raises if the last one is damaged, missing or of another run.
     """
     last, older = path.is_file(), before(path).is_file()
     if not last and not older:
         return None
     if only_last and not last:
         raise DataError(
-            f"{path}: is missing, and {before(path).name}, which knows of less, is no place to continue from: restore "
-            "it from a copy, or start a new run"
+            f"{path}: is missing, and {before(path).name}, which knows of less, is no place to "
+            "continue from: restore it from a copy, or start a new run"
         )
     damage = None
     for place in (path, before(path))[: 1 if only_last else 2]:
@@ -184,7 +189,9 @@ def read_checkpoint(path: Path, run: str = "", *, only_last: bool = False) -> Fo
 
 
 def read_before(path: Path, run: str) -> Found | None:
-    """Return the checkpoint before the last one; None where it is missing, damaged, or of another run."""
+    """Return the checkpoint before the last one; None where it is missing, damaged, or of another
+    run.
+    """
     try:
         return _found(before(path), run)
     except DataError:
@@ -192,7 +199,9 @@ def read_before(path: Path, run: str) -> Found | None:
 
 
 def settle(path: Path, found: Found) -> None:
-    """Make the checkpoint that a run resumes from the last one, if the one after it is damaged or missing."""
+    """Make the checkpoint that a run resumes from the last one, if the one after it is damaged or
+    missing.
+    """
     if found.place != path:
         found.place.replace(path)
 
@@ -201,15 +210,17 @@ def _found(place: Path, run: str) -> Found:
     written, sha256 = _parsed(place, _bytes(place))
     if written.run != run:
         raise DataError(
-            f"{place}: is a checkpoint of another run; the run cannot continue: restore its own from a copy, or start "
-            "a new one"
+            f"{place}: is a checkpoint of another run; the run cannot continue: restore its own "
+            "from a copy, or start a new one"
         )
     rows = read_log(place.parent, written.log) if written.log else b""
     return Found(written.checkpoint, written.extents, written.log, run, place, sha256, rows)
 
 
 def log_of(data: bytes, path: Path) -> LogExtent | None:
-    """Return the log that a checkpoint's bytes name. Raises DataError, which names this path, if they are torn."""
+    """Return the log that a checkpoint's bytes name. Raises DataError, which names this path, if
+    they are torn.
+    """
     return _parsed(path, data)[0].log
 
 

@@ -1,4 +1,5 @@
-"""Encode a run's state as JSON and one block of bytes: plain values, arrays, and the messages under way.
+"""Encode a run's state as JSON and one block of bytes: plain values, arrays, and the messages under
+way.
 
 Decoding runs no code: it makes only the classes named here.
 """
@@ -22,12 +23,25 @@ _ARRAY, _BODY, _RECORD = "$array", "$body", "$record"
 _PLAIN = frozenset({type(None), bool, int, float, str})
 _RECORDS: dict[str, Any] = {
     kind.__name__: kind
-    for kind in (Order, Release, Sync, Upload, Receipt, Attempt, Activation, Epoch, Pull, Arrival, Delivery)
+    for kind in (
+        Order,
+        Release,
+        Sync,
+        Upload,
+        Receipt,
+        Attempt,
+        Activation,
+        Epoch,
+        Pull,
+        Arrival,
+        Delivery,
+    )
 }
 
 
 def packed(state: Any) -> tuple[Any, bytes]:
-    """Return a tree of plain values, arrays and messages as JSON values, and the bytes of its arrays.
+    """Return a tree of plain values, arrays and messages as JSON values, and the bytes of its
+    arrays.
 
     Tuples become lists. Raises TypeError for a value of another kind.
     """

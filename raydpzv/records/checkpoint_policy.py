@@ -15,9 +15,13 @@ _SHARE = 100
 _SEEN = 0.5
 """Most seconds between two, without a setting: who watches a run sees what a checkpoint has."""
 _REST = 40
-"""Least time between two checkpoints, in times their cost: they take at most a fortieth of a run's time."""
+"""Least time between two checkpoints, in times their cost: they take at most a fortieth of a run's
+time.
+"""
 _FIRST_REST = 10
-"""The same after the first one, which costs more than later ones: its calls are the first of their kind."""
+"""The same after the first one, which costs more than later ones: its calls are the first of their
+kind.
+"""
 _LATEST = 5
 """Checkpoints whose low median is the estimated cost: some wait, and the first writes more."""
 _WAITED = Path("/proc/thread-self/schedstat")
@@ -25,10 +29,11 @@ _WAITED = Path("/proc/thread-self/schedstat")
 
 
 def own_seconds() -> float:
-    """Return the seconds of the monotonic clock without those for which this thread waited for a processor.
+    """Return the seconds of the monotonic clock without those for which this thread waited for a
+    processor.
 
-    Other load of the machine changes it little. Waiting for disks or other processes counts. Systems without this count
-    use the monotonic clock.
+    Other load of the machine changes it little. Waiting for disks or other processes counts.
+    Systems without this count use the monotonic clock.
     """
     now = time.monotonic()
     try:
@@ -40,8 +45,9 @@ def own_seconds() -> float:
 class CheckpointPolicy:
     """Decides when a checkpoint is due, and counts their cost.
 
-    seconds: between two of them; None: a share of the run's time so far, at most `most` or `_SEEN`. updates: instead of
-    seconds. Between two pass at least `_REST` times the seconds that one costs. One thread uses it.
+    seconds: between two of them; None: a share of the run's time so far, at most `most` or `_SEEN`.
+    updates: instead of seconds. Between two pass at least `_REST` times the seconds that one costs.
+    One thread uses it.
     """
 
     def __init__(self, seconds: float | None, updates: int | None, most: float) -> None:
@@ -63,7 +69,9 @@ class CheckpointPolicy:
         if wait is None:
             wait = min(max((now - self._begun) / _SHARE, 0.0 if self.count else _FIRST), self._most)
         rest = _REST if self.count > 1 else _FIRST_REST
-        missing = max(wait, rest * (median_low(self._costs) if self._costs else 0.0)) - (now - self._last)
+        missing = max(wait, rest * (median_low(self._costs) if self._costs else 0.0)) - (
+            now - self._last
+        )
         self.look = clock + missing
         return missing <= 0
 
@@ -83,5 +91,13 @@ class CheckpointPolicy:
         return self._costs[-1]
 
     def facts(self) -> dict[str, Any]:
-        """Return what summary.json says of checkpoints: their number and seconds, and the bytes of the last one."""
-        return {"checkpoints": {"count": self.count, "seconds": round(self.spent, 6), "bytes": self.bytes}}
+        """Return what summary.json says of checkpoints: their number and seconds, and the bytes of
+        the last one.
+        """
+        return {
+            "checkpoints": {
+                "count": self.count,
+                "seconds": round(self.spent, 6),
+                "bytes": self.bytes,
+            }
+        }

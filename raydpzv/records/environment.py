@@ -13,8 +13,8 @@ from raydpzv.lazy_import import torch
 from raydpzv.version import __version__
 
 DATA_DIGEST, OWN_DIGESTS = "data_hmac_sha256", "own_hmac_sha256"
-"""Name of the data's digest in environment.json. It has the operator's key: a plain digest would reveal a label to
-anyone who knows the rest of the table."""
+"""Name of the data's digest in environment.json. It has the operator's key: a plain digest would
+reveal a label to anyone who knows the rest of the table."""
 LIBRARIES = ("torch", "numpy", "numba", "pyarrow", "scikit-learn", "dp-accounting", "ray")
 
 

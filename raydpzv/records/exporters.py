@@ -1,4 +1,6 @@
-"""What a run writes besides its record, on request: scalars as CSV and TensorBoard files, and a log as JSON lines."""
+"""What a run writes besides its record, on request: scalars as CSV and TensorBoard files, and a log
+as JSON lines.
+"""
 
 from __future__ import annotations
 
@@ -40,25 +42,34 @@ def status_scalars(status: Status) -> Mapping[str, float]:
         "late_share": status.late / status.uploads if status.uploads else math.nan,
         "staleness": status.staleness,
         "checkpoint_seconds": status.checkpoint_seconds if status.checkpoints else math.nan,
-    } | dict(zip((f"epsilon_{name}" for name in names), users or status.privacy.epsilons(), strict=True))
+    } | dict(
+        zip((f"epsilon_{name}" for name in names), users or status.privacy.epsilons(), strict=True)
+    )
     return {name: value for name, value in found.items() if math.isfinite(value)}
 
 
 def evaluation_scalars(evaluation: Evaluation) -> dict[str, float]:
-    """Return the scores of an evaluation that are defined; those of validation rows have a prefix."""
+    """Return the scores of an evaluation that are defined; those of validation rows have a
+    prefix.
+    """
     before = "validation_" if evaluation.part == "validation" else ""
-    return {before + name: value for name, value in evaluation.scores.items() if not math.isnan(value)}
+    return {
+        before + name: value for name, value in evaluation.scores.items() if not math.isnan(value)
+    }
 
 
 def own_folder(run: RunStart) -> Path:
     """Return the folder to write to. Raises InputError where the run has none."""
     if run.folder is None:
-        raise InputError(f"{run.name}: wanted a run folder to write a log to, got none; run with out=FOLDER")
+        raise InputError(
+            f"{run.name}: wanted a run folder to write a log to, got none; run with out=FOLDER"
+        )
     return run.folder
 
 
 class ScalarLog(Callback):
-    """Writes the scalars of evaluations as they come, and those of the status every second and at the end.
+    """Writes the scalars of evaluations as they come, and those of the status every second and at
+    the end.
 
     A status writes everything so far to the file.
     """
@@ -91,7 +102,8 @@ Pictures = Callable[[Path], Mapping[str, bytes]]
 class PictureLog(ScalarLog):
     """A log that takes the run's pictures at its end.
 
-    pictures: draws them. `chosen_logs` of the command line sets it, since a record knows nothing of drawing.
+    pictures: draws them. `chosen_logs` of the command line sets it, since a record knows nothing of
+    drawing.
     """
 
     pictures: Pictures = staticmethod(lambda folder: {})
@@ -143,10 +155,11 @@ class CsvLog(ScalarLog):
 
 
 class TensorBoardLog(PictureLog):
-    """Event files of TensorBoard: scalars over updates, pictures. Raises InputError if tensorboardX is not installed.
+    """Event files of TensorBoard: scalars over updates, pictures. Raises InputError if tensorboardX
+    is not installed.
 
-    They are written here and now: the library's own writers hand each event to a thread through a process queue, which
-    takes two thirds of the CPU time of all logs.
+    They are written here and now: the library's own writers hand each event to a thread through a
+    process queue, which takes two thirds of the CPU time of all logs.
     """
 
     place = "tensorboard"
@@ -156,7 +169,10 @@ class TensorBoardLog(PictureLog):
             library = importlib.import_module("tensorboardX")
         except ImportError:
             raise missing("--log tensorboard: tensorboardX", "tensorboard") from None
-        self._events, self._event = library.event_file_writer.EventsWriter, library.proto.event_pb2.Event
+        self._events, self._event = (
+            library.event_file_writer.EventsWriter,
+            library.proto.event_pb2.Event,
+        )
 
     def start(self, run: RunStart) -> None:
         """Open an event file; a resumed run has a further one."""
@@ -167,7 +183,9 @@ class TensorBoardLog(PictureLog):
 
     def write(self, update: int, time: float, scalars: Mapping[str, float]) -> None:
         """Write the scalars as one event, which takes a third of the time of one event each."""
-        self._write(update, [{"tag": name, "simple_value": value} for name, value in scalars.items()])
+        self._write(
+            update, [{"tag": name, "simple_value": value} for name, value in scalars.items()]
+        )
 
     def _write(self, update: int, values: Sequence[Mapping[str, Any]]) -> None:
         at = datetime.now(UTC).timestamp()  # TensorBoard shows the time of day
@@ -181,7 +199,12 @@ class TensorBoardLog(PictureLog):
     def draw(self, drawn: Mapping[str, bytes], update: int) -> None:
         for name, png in drawn.items():
             width, height = _SIZE.unpack_from(png, 16)
-            held = {"width": width, "height": height, "colorspace": 4, "encoded_image_string": png}  # RGBA
+            held = {
+                "width": width,
+                "height": height,
+                "colorspace": 4,
+                "encoded_image_string": png,
+            }  # RGBA
             self._write(update, [{"tag": name, "image": held}])
 
     def close(self, summary: Mapping[str, Any] | None) -> None:
@@ -222,20 +245,26 @@ class JsonLog(Callback):
             "actor": "driver" if whole else fault.party,
             "client": int(client[1]) if client else None,
         }
-        self._line("fault", who | {"time": fault.time, "kind": fault.kind, "message": fault.message})
+        self._line(
+            "fault", who | {"time": fault.time, "kind": fault.kind, "message": fault.message}
+        )
         self._file.flush()
 
     def end(self, summary: Mapping[str, Any] | None) -> None:
         """Write how the run ended and close the file."""
         stated = summary or {}
         self._update = stated.get("updates", self._update)
-        kept = {name: stated.get(name) for name in ("status", "stopped_by", "accuracy", "loss", "digest")}
+        kept = {
+            name: stated.get(name)
+            for name in ("status", "stopped_by", "accuracy", "loss", "digest")
+        }
         level = "error" if kept["status"] == "failed" else "info"
         self._line("end", kept | {"level": level})
         self._file.close()
 
     def _line(self, event: str, more: Mapping[str, Any]) -> None:
-        # the time of day, which joins it to the logs of other programs; the run's own clock is `time`
+        # the time of day, which joins it to the logs of other programs; the run's own clock is
+        # `time`
         at = datetime.now(UTC).isoformat(timespec="milliseconds")
         line = {"at": at, "level": "info", "event": event, "run": self._run}
         who = {"actor": "driver", "client": None, "update": self._update}

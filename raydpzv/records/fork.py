@@ -35,20 +35,24 @@ class Size:
 def fork_size(run: Path) -> Size:
     """Return the bytes that a fork of a run copies."""
     return Size(
-        sum(_bytes(run / name) for name in _STATE), sum(_bytes(run / name) for name in ("rows", TAIL))
+        sum(_bytes(run / name) for name in _STATE),
+        sum(_bytes(run / name) for name in ("rows", TAIL)),
     )
 
 
 def fork(run: Path, path: Path, changes: Sequence[str], moved_to: Path) -> None:
-    """Make `path` the folder of a run that resumes from a run's checkpoint; move an older folder there to `moved_to`.
+    """Make `path` the folder of a run that resumes from a run's checkpoint; move an older folder
+    there to `moved_to`.
 
-    changes: settings, "key=value" each, that take effect only after the checkpoint. Repeat an interrupted call. Raises
-    DataError if the run has no checkpoint.
+    changes: settings, "key=value" each, that take effect only after the checkpoint. Repeat an
+    interrupted call. Raises DataError if the run has no checkpoint.
     """
     folder = RunFolder.open(run)
     spec = override(folder.spec(), changes)
     if folder.checkpoint() is None:
-        raise DataError(f"{run}: has no checkpoint from which another run could continue; start a new search")
+        raise DataError(
+            f"{run}: has no checkpoint from which another run could continue; start a new search"
+        )
     made = path.with_name(f"{path.name}.fork")
     shutil.rmtree(made, ignore_errors=True)
     made.mkdir(parents=True)

@@ -1,4 +1,6 @@
-"""Folds over times: missed updates, model ages, interruptions, silent clients, and clocks that differ."""
+"""Folds over times: missed updates, model ages, interruptions, silent clients, and clocks that
+differ.
+"""
 
 from __future__ import annotations
 
@@ -18,16 +20,20 @@ from raydpzv.settings.sections import ArrivalsSection
 MOST_CLIENTS = 64
 """Most clients whose silence the summary lists one by one."""
 APART = 0.1
-"""How far a client's clock may be from the server's, as a share of the mean time between its activations."""
+"""How far a client's clock may be from the server's, as a share of the mean time between its
+activations.
+"""
 _LISTED = 8
 
 
 def lag_summary(sync: pa.Table, service: pa.Table) -> dict[str, Any]:
-    """Return the `staleness` block of summary.json for a horizontal run; a number that does not exist is None.
+    """Return the `staleness` block of summary.json for a horizontal run; a number that does not
+    exist is None.
 
-    mean, max: updates between reading the model and the update made of it (0 in synchronous rounds); missed: updates
-    that a client replayed before it worked; pairs: (seed, scalar) pairs it got for them; pulled: share of
-    activations at which it took the whole model instead; late_share: activations that began after their epoch;
+    mean, max: updates between reading the model and the update made of it (0 in synchronous
+    rounds); missed: updates that a client replayed before it worked; pairs: (seed, scalar) pairs it
+    got for them; pulled: share of activations at which it took the whole model instead; late_share:
+    activations that began after their epoch;
     clients: how many took part.
     """
     late = array(service.column("late")) if service.num_rows else None
@@ -49,15 +55,18 @@ def lag_summary(sync: pa.Table, service: pa.Table) -> dict[str, Any]:
 
 
 def lag_counts(sync: pa.Table) -> NDArray[np.int64]:
-    """Return how many uploads had lag 0, 1, 2, ...: updates made while they were computed; empty without uploads."""
+    """Return how many uploads had lag 0, 1, 2, ...: updates made while they were computed; empty
+    without uploads.
+    """
     return np.bincount(array(sync.column("lag"))) if sync.num_rows else np.zeros(0, np.int64)
 
 
 def leg_summary(leg: pa.Table) -> dict[str, Any]:
     """Return the `legs` block of summary.json, {} of a run that was never interrupted.
 
-    count: segments in all; gaps: real seconds before the second, the third, ... (None: unknown), which the run's clock
-    does not count; recovered: updates that only the ledger had, which were served again.
+    count: segments in all; gaps: real seconds before the second, the third, ... (None: unknown),
+    which the run's clock does not count; recovered: updates that only the ledger had, which were
+    served again.
     """
     rows = leg.to_pylist()
     if not rows:
@@ -74,7 +83,8 @@ def leg_begins(leg: pa.Table) -> NDArray[np.float64]:
 
 
 def presence(service: pa.Table, clients: int) -> list[dict[str, Any]]:
-    """Return each client's share of the updates, and the longest time without a service of its uploads.
+    """Return each client's share of the updates, and the longest time without a service of its
+    uploads.
 
     Times are seconds of the run's clock, from its start to the last service of any client.
     """
@@ -85,18 +95,24 @@ def presence(service: pa.Table, clients: int) -> list[dict[str, Any]]:
         mine = np.sort(served[client == m])
         pauses = np.diff(np.concatenate([[0.0], mine, [end]]))
         share = len(mine) / len(client) if len(client) else 0.0
-        found.append({"client": m, "share": share, "longest_silence": float(pauses.max(initial=0.0))})
+        found.append(
+            {"client": m, "share": share, "longest_silence": float(pauses.max(initial=0.0))}
+        )
     return found
 
 
 def clock_warnings(arrivals: ArrivalsSection, clients: int, rows: Rows) -> list[str]:
-    """Return one sentence for each machine whose clock differs by more than `APART` and the error of measurement."""
+    """Return one sentence for each machine whose clock differs by more than `APART` and the error
+    of measurement.
+    """
     measured = rows["clock"].to_pylist()
     gaps = _gaps(arrivals, clients, rows["service"]) if measured else []
     found = dict[str, list[tuple[dict[str, Any], float]]]()
     for row in measured:
         kind, number = row["party"].split()
-        gap = float(gaps[int(number)] if kind == "client" else min(gaps))  # any client may be a host's
+        gap = float(
+            gaps[int(number)] if kind == "client" else min(gaps)
+        )  # any client may be a host's
         if abs(row["offset"]) > max(APART * gap, row["error"]):
             found.setdefault(row["node"], []).append((row, gap))
     return [_sentence(apart) for apart in found.values()]
@@ -104,21 +120,28 @@ def clock_warnings(arrivals: ArrivalsSection, clients: int, rows: Rows) -> list[
 
 def _sentence(apart: Sequence[tuple[dict[str, Any], float]]) -> str:
     worst = max((row for row, _ in apart), key=lambda row: abs(row["offset"]))
-    parties, gap = list(dict.fromkeys(row["party"] for row, _ in apart)), min(gap for _, gap in apart)
+    parties, gap = (
+        list(dict.fromkeys(row["party"] for row, _ in apart)),
+        min(gap for _, gap in apart),
+    )
     more = f" and {len(parties) - _LISTED} more" if len(parties) > _LISTED else ""
     way = "ahead of" if worst["offset"] > 0 else "behind"
     return (
-        f"the clock of the machine of {', '.join(parties[:_LISTED])}{more} is {abs(worst['offset']):.3g} s "
-        f"(± {worst['error']:.1g} s) {way} the server's, more than a tenth of "
-        f"the {gap:.3g} s between two activations: their times in rows cannot be compared more closely; have both "
-        "machines' clocks set by one source (NTP)"
+        f"the clock of the machine of {', '.join(parties[:_LISTED])}{more} is "
+        f"{abs(worst['offset']):.3g} s (± {worst['error']:.1g} s) {way} the server's, more than a "
+        f"tenth of the {gap:.3g} s between two activations: their times in rows cannot be compared "
+        "more closely; have both machines' clocks set by one source (NTP)"
     )
 
 
 def _gaps(arrivals: ArrivalsSection, clients: int, service: pa.Table) -> Sequence[float]:
-    """Return each client's mean seconds between two activations: as configured, else as measured."""
+    """Return each client's mean seconds between two activations: as configured, else as
+    measured.
+    """
     if arrivals.kind in ("poisson", "constant"):
         return [1 / rate for rate in per_client(arrivals.rate, clients)]
     woke = array(service.column("woke"))
     span = float(np.ptp(woke)) if woke.size else math.inf
-    return [span / max(n, 1) for n in np.bincount(service.column("client"), minlength=clients).tolist()]
+    return [
+        span / max(n, 1) for n in np.bincount(service.column("client"), minlength=clients).tolist()
+    ]

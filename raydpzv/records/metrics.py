@@ -1,8 +1,8 @@
 """Every reported number as a pure function of the rows.
 
-All functions take tables of the schemas in `raydpzv.records.schema` and accept tables of 0 rows. A quantity
-with nothing to average over is NaN, never 0. Where `clients` (M) is left out, M is one more than the highest
-client in the table. Times are seconds of the run's clock.
+All functions take tables of the schemas in `raydpzv.records.schema` and accept tables of 0 rows. A
+quantity with nothing to average over is NaN, never 0. Where `clients` (M) is left out, M is one
+more than the highest client in the table. Times are seconds of the run's clock.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ BoolArray = NDArray[np.bool_]
 class ClientStaleness:
     """Age, in server rounds, of the cached embeddings of one client that the server used.
 
-    `rows` counts the cached rows used and `missing` those never uploaded, which have no age. `bins[k]` counts
-    ages 2^(k-1) .. 2^k - 1 (`bins[0]`: age 0). `mean` is NaN where no used row has an age.
+    `rows` counts the cached rows used and `missing` those never uploaded, which have no age.
+    `bins[k]` counts ages 2^(k-1) .. 2^k - 1 (`bins[0]`: age 0). `mean` is NaN where no used row has
+    an age.
     """
 
     client: int
@@ -41,7 +42,9 @@ class ClientStaleness:
 
 @dataclass(frozen=True)
 class EpsilonSeries:
-    """Epsilon spent after each round with a release: as the paper claims, and as proved for the clients."""
+    """Epsilon spent after each round with a release: as the paper claims, and as proved for the
+    clients.
+    """
 
     round: IntArray
     paper: FloatArray
@@ -50,7 +53,9 @@ class EpsilonSeries:
 
 @dataclass(frozen=True)
 class AccuracySeries:
-    """One entry per evaluation; `bytes` counts both directions on the wire up to and including its round."""
+    """One entry per evaluation; `bytes` counts both directions on the wire up to and including its
+    round.
+    """
 
     round: IntArray
     time: FloatArray
@@ -61,7 +66,9 @@ class AccuracySeries:
 
 @dataclass(frozen=True)
 class BestModel:
-    """The model that the validation rows choose: after which update, its test accuracy, its validation accuracy."""
+    """The model that the validation rows choose: after which update, its test accuracy, its
+    validation accuracy.
+    """
 
     update: int
     accuracy: float
@@ -70,7 +77,9 @@ class BestModel:
 
 @dataclass(frozen=True)
 class Activity:
-    """The round trips of one client, in order of waking: due <= woke <= served <= applied (NaN: no reply)."""
+    """The round trips of one client, in order of waking: due <= woke <= served <= applied (NaN: no
+    reply).
+    """
 
     client: int
     due: FloatArray
@@ -91,7 +100,9 @@ def bytes_down(message: pa.Table) -> int:
 
 
 def bytes_by_round(message: pa.Table) -> tuple[IntArray, IntArray, IntArray]:
-    """Return the rounds with messages, ascending, and the bytes up and down sent by the end of each."""
+    """Return the rounds with messages, ascending, and the bytes up and down sent by the end of
+    each.
+    """
     rounds, place = np.unique(_column(message, "round"), return_inverse=True)
     size, up = _column(message, "bytes"), _is(message, "direction", "up")
     totals = np.zeros((2, len(rounds)), dtype=np.int64)
@@ -125,13 +136,17 @@ def staleness(table: pa.Table, clients: int | None = None) -> list[ClientStalene
 def delays(service: pa.Table, clients: int | None = None) -> list[IntArray]:
     """Return, per client, the delay of each applied update, in order of service.
 
-    The delay is the number of other uploads the server finished after the client had read its parameters
-    (`woke`) and no later than it changed them (`applied`). Rows without an applied reply are left out.
+    The delay is the number of other uploads the server finished after the client had read its
+    parameters (`woke`) and no later than it changed them (`applied`). Rows without an applied reply
+    are left out.
     """
-    client, woke, own, applied = (_column(service, n) for n in ("client", "woke", "served", "applied"))
+    client, woke, own, applied = (
+        _column(service, n) for n in ("client", "woke", "served", "applied")
+    )
     served = np.sort(own)
     between = np.searchsorted(served, applied, "right") - np.searchsorted(served, woke, "right")
-    # With zero latency an upload is served at the instant it was read: it is then not in its own interval.
+    # With zero latency an upload is served at the instant it was read: it is then not in its own
+    # interval.
     others = between - ((own > woke) & (own <= applied))
     kept = ~np.isnan(applied)
     return _split(client[kept], others[kept], _clients(client, clients))
@@ -140,7 +155,9 @@ def delays(service: pa.Table, clients: int | None = None) -> list[IntArray]:
 def gaps(service: pa.Table, clients: int | None = None) -> list[IntArray]:
     """Return, per client, the rounds from each upload to its next one (1: consecutive rounds)."""
     client = _column(service, "client")
-    return [np.diff(r) for r in _split(client, _column(service, "round"), _clients(client, clients))]
+    return [
+        np.diff(r) for r in _split(client, _column(service, "round"), _clients(client, clients))
+    ]
 
 
 def late_share(service: pa.Table, clients: int | None = None) -> FloatArray:
@@ -152,11 +169,12 @@ def late_share(service: pa.Table, clients: int | None = None) -> FloatArray:
 
 
 def behind(service: pa.Table, clients: int) -> FloatArray:
-    """Return by what share [M] of the time until then each client's last activation came after its epoch.
+    """Return by what share [M] of the time until then each client's last activation came after its
+    epoch.
 
-    No epoch is left out: one that falls into a round trip is served at its end. So this is by how much the client's
-    rate is below that of its epochs: one that keeps up is late now and then, one that does not more and more. NaN: it
-    was never active.
+    No epoch is left out: one that falls into a round trip is served at its end. So this is by how
+    much the client's rate is below that of its epochs: one that keeps up is late now and then, one
+    that does not more and more. NaN: it was never active.
     """
     client, (due, woke) = _column(service, "client"), np.zeros((2, clients))
     np.maximum.at(due, client, _column(service, "due"))
@@ -194,7 +212,9 @@ def updates(service: pa.Table) -> int:
 
 
 def throughput(service: pa.Table) -> float:
-    """Return served uploads per second of the run's clock; NaN if nothing was served or no time passed."""
+    """Return served uploads per second of the run's clock; NaN if nothing was served or no time
+    passed.
+    """
     served = _column(service, "served")
     span = float(served.max()) if len(served) else 0.0
     return len(served) / span if span > 0 else math.nan
@@ -208,7 +228,9 @@ def epsilon_series(release: pa.Table) -> EpsilonSeries:
 
 
 def user_epsilons(table: pa.Table) -> dict[str, tuple[NDArray[Any], NDArray[Any]]]:
-    """Return, by adversary, the rounds and ε of one user after each; {} of a run without accounts of users."""
+    """Return, by adversary, the rounds and ε of one user after each; {} of a run without accounts
+    of users.
+    """
     if not table.num_rows:
         return {}
     rounds = _column(table, "round")
@@ -227,7 +249,9 @@ def accuracy_series(evaluation: pa.Table, message: pa.Table) -> AccuracySeries:
 
 
 def vector_length(numbers: pa.Table, clients: int) -> tuple[IntArray, FloatArray]:
-    """Return rounds, and DeComFL's communication vector length up to each: numbers sent both ways, per client."""
+    """Return rounds, and DeComFL's communication vector length up to each: numbers sent both ways,
+    per client.
+    """
     sent = _column(numbers, "up") + _column(numbers, "down")
     return _column(numbers, "round"), sent / clients
 
@@ -242,18 +266,24 @@ def peak_accuracy(evaluation: pa.Table) -> float:
 
 
 def best_by_validation(evaluation: pa.Table) -> BestModel | None:
-    """Return the first evaluation with the highest validation accuracy; None without validation rows."""
+    """Return the first evaluation with the highest validation accuracy; None without validation
+    rows.
+    """
     validated, tested = _of_part(evaluation, "validation"), _of_part(evaluation, "test")
     accuracy = _column(validated, "accuracy")
     if not np.isfinite(accuracy).any():
         return None
-    at = int(np.nanargmax(accuracy))  # both parts are scored at every evaluation, so their rows go in pairs
+    at = int(
+        np.nanargmax(accuracy)
+    )  # both parts are scored at every evaluation, so their rows go in pairs
     update, found = (tested.column(name)[at].as_py() for name in ("round", "accuracy"))
     return BestModel(update, found, float(accuracy[at]))
 
 
 def final_areas(auc: pa.Table) -> dict[str, float]:
-    """Return roc_auc and pr_auc of the last evaluation of the test rows; NaN where there are no two classes."""
+    """Return roc_auc and pr_auc of the last evaluation of the test rows; NaN where there are no two
+    classes.
+    """
     last = _of_part(auc, "test").to_pylist()[-1:]
     return {name: last[0][name] if last else math.nan for name in ("roc_auc", "pr_auc")}
 
@@ -264,27 +294,40 @@ def concordances(scores: pa.Table) -> FloatArray:
 
 
 def final_score(scores: pa.Table, name: str) -> float:
-    """Return a score of a row type of its own at the last evaluation of the test rows; NaN without one."""
+    """Return a score of a row type of its own at the last evaluation of the test rows; NaN without
+    one.
+    """
     last = _of_part(scores, "test").to_pylist()[-1:]
     return float(last[0][name]) if last else math.nan
 
 
 def measures(table: pa.Table) -> dict[str, tuple[IntArray, FloatArray]]:
-    """Return rounds and values of each measure of its own name at the evaluations of the test rows, in order."""
+    """Return rounds and values of each measure of its own name at the evaluations of the test rows,
+    in order.
+    """
     chosen = _of_part(table, "test")
     names = np.array(chosen.column("name").to_pylist(), dtype=str)
     rounds, values = _column(chosen, "round"), _column(chosen, "value")
-    return {name: (rounds[names == name], values[names == name]) for name in dict.fromkeys(names.tolist())}
+    return {
+        name: (rounds[names == name], values[names == name])
+        for name in dict.fromkeys(names.tolist())
+    }
 
 
 def validation_by_round(evaluation: pa.Table) -> dict[int, float]:
-    """Return the accuracy on validation rows by the round of the evaluation; nothing without such rows."""
+    """Return the accuracy on validation rows by the round of the evaluation; nothing without such
+    rows.
+    """
     validated = _of_part(evaluation, "validation")
-    return dict(zip(*(validated.column(name).to_pylist() for name in ("round", "accuracy")), strict=True))
+    return dict(
+        zip(*(validated.column(name).to_pylist() for name in ("round", "accuracy")), strict=True)
+    )
 
 
 def loss_series(service: pa.Table) -> tuple[IntArray, FloatArray]:
-    """Return (round, training loss) of the uploads whose loss was computed, in the order of rounds."""
+    """Return (round, training loss) of the uploads whose loss was computed, in the order of
+    rounds.
+    """
     service = service.sort_by("round")
     loss = _column(service, "loss")
     kept = ~np.isnan(loss)

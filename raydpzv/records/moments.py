@@ -1,6 +1,8 @@
-"""What the rows say of each update of a ledger: its round, staleness and ε; and what `raydpzv step` found and kept.
+"""What the rows say of each update of a ledger: its round, staleness and ε; and what `raydpzv step`
+found and kept.
 
-T updates of the ledger; arrays over updates have T + 1 entries, the first of which is before update 1.
+T updates of the ledger; arrays over updates have T + 1 entries, the first of which is before update
+1.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ _SPENT = (("user_epsilon", "external", "external"), ("release", "epsilon_client"
 
 
 def update_rounds(rows: Rows, updates: int) -> np.ndarray:
-    """Return the server's round of each update, int64 [T + 1]: an update may gather several uploads, or silos' sums.
+    """Return the server's round of each update, int64 [T + 1]: an update may gather several
+    uploads, or silos' sums.
 
     Raises DataError if rows and ledger do not agree.
     """
@@ -36,14 +39,16 @@ def update_rounds(rows: Rows, updates: int) -> np.ndarray:
     found = np.concatenate(([0], np.unique(first)))
     if len(found) <= updates:
         raise DataError(
-            f"the ledger has {updates} updates, the rows only {len(found) - 1} releases; continue the run with "
-            "raydpzv resume"
+            f"the ledger has {updates} updates, the rows only {len(found) - 1} releases; continue "
+            "the run with raydpzv resume"
         )
     return found[: updates + 1]
 
 
 def greatest_staleness(rows: Rows, rounds: np.ndarray) -> np.ndarray:
-    """Return the age of the oldest embedding or model that each update used, int64 [T + 1]; -1: none on record."""
+    """Return the age of the oldest embedding or model that each update used, int64 [T + 1]; -1:
+    none on record.
+    """
     found = np.full(len(rounds), -1, np.int64)
     for table, column in (("staleness", "age_max"), ("sync", "lag")):
         update = np.searchsorted(rounds, array(rows[table]["round"]))
@@ -55,7 +60,8 @@ def greatest_staleness(rows: Rows, rounds: np.ndarray) -> np.ndarray:
 def spent_epsilon(
     rows: Rows, rounds: np.ndarray, claims: Sequence[Mapping[str, Any]]
 ) -> tuple[np.ndarray, Mapping[str, Any]] | None:
-    """Return the ε that is proved until each update, float64 [T + 1], and the claim with its terms; None without one.
+    """Return the ε that is proved until each update, float64 [T + 1], and the claim with its terms;
+    None without one.
 
     NaN: nothing was spent yet.
     """
@@ -75,7 +81,8 @@ def next_update(flags: np.ndarray, after: int) -> int | None:
 
 
 def begins(clipped: np.ndarray) -> np.ndarray:
-    """Return at which updates a clip began to bind, bool [T + 1]: it cut a record, and none in the update before.
+    """Return at which updates a clip began to bind, bool [T + 1]: it cut a record, and none in the
+    update before.
 
     clipped: records that were cut in each update, int64 [T + 1].
     """

@@ -8,8 +8,10 @@ The adversary that the proved claims speak of decides what may leave.
 | an outsider's, ε below theirs | batches, their sizes and      | the outsider's and the server's: the others tell |
 |                               | their coins are secret        | how often a record was drawn                     |
 
-In both cases the releases leave, the models, which follow from them, and the settings. What no ε covers stays, though
-an adversary may know it: losses, accuracies (of held-out rows, without noise), batches, sizes, times, digests.
+In both cases the releases leave, the models, which follow from them, and the settings. What no ε
+covers stays, though
+an adversary may know it: losses, accuracies (of held-out rows, without noise), batches, sizes,
+times, digests.
 """
 
 from __future__ import annotations
@@ -33,7 +35,14 @@ from raydpzv.files import as_json, sha256, write_atomically, write_npz
 from raydpzv.foreign import without_digest
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.privacy.claim_words import judge, of_users, stated, withheld
-from raydpzv.records.run_folder import ENVIRONMENT, INITIAL, PUBLISHED, SCENARIO, RunFolder, write_models
+from raydpzv.records.run_folder import (
+    ENVIRONMENT,
+    INITIAL,
+    PUBLISHED,
+    SCENARIO,
+    RunFolder,
+    write_models,
+)
 from raydpzv.records.store import append_rows
 from raydpzv.records.summary_fields import shown
 
@@ -43,12 +52,15 @@ _STEP = 1000
 """Updates between two calls."""
 
 
-def publish(path: Path, out: Path, check: Callable[[RunFolder], None], progress: Progress) -> RunFolder:
+def publish(
+    path: Path, out: Path, check: Callable[[RunFolder], None], progress: Progress
+) -> RunFolder:
     """Write what may leave of a finished private run to `out`; return that folder.
 
-    The folder appears complete or not at all; an older publication of the run is replaced. check: called with the
-    folder before it appears, as `raydpzv.experiment.rebuild.check_rebuilt`. Raises its errors, InputError if nothing
-    may leave or `out` holds anything else, DataError if the run's folder is damaged.
+    The folder appears complete or not at all; an older publication of the run is replaced. check:
+    called with the folder before it appears, as `raydpzv.experiment.rebuild.check_rebuilt`. Raises
+    its errors, InputError if nothing may leave or `out` holds anything else, DataError if the run's
+    folder is damaged.
     """
     folder = RunFolder.open(path)
     what = publication_of(folder)
@@ -78,7 +90,8 @@ def publication_of(folder: RunFolder) -> Publication:
     found = publication(summary, as_tree(folder.spec()), environment)
     if not found.adversary:
         raise InputError(
-            f"{folder.path}: no finite ε is proved against anyone who sees its ledger, so nothing of it may leave"
+            f"{folder.path}: no finite ε is proved against anyone who sees its ledger, so nothing "
+            "of it may leave"
         )
     return found
 
@@ -88,26 +101,31 @@ def finished(folder: RunFolder) -> dict[str, Any]:
     summary = folder.summary()
     if summary.get("status") != "done":
         raise InputError(
-            f"{folder.path}: the run has not finished ({shown(str(summary.get('stopped_by')))}), and only a "
-            "finished one is published; continue it, or run it again"
+            f"{folder.path}: the run has not finished ({shown(str(summary.get('stopped_by')))}), "
+            "and only a finished one is published; continue it, or run it again"
         )
     return summary
 
 
 def _check_out(out: Path, what: Publication) -> bool:
-    """Return whether `out` is empty or missing; InputError if it holds anything but this publication."""
+    """Return whether `out` is empty or missing; InputError if it holds anything but this
+    publication.
+    """
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return True
     there = RunFolder(out)
     if not (there.published and _identity(there.summary()) == _identity(what.summary)):
         raise InputError(
-            f"{out}: holds something else than what is published of this run; choose another --out, or delete it"
+            f"{out}: holds something else than what is published of this run; choose another "
+            "--out, or delete it"
         )
     return False
 
 
 def _identity(summary: dict[str, object]) -> tuple[object, ...]:
-    return tuple(summary.get(name) for name in ("scenario", "method", "seed", "model_digest", "ledger"))
+    return tuple(
+        summary.get(name) for name in ("scenario", "method", "seed", "model_digest", "ledger")
+    )
 
 
 def _write(folder: RunFolder, what: Publication, made: Path, progress: Progress) -> RunFolder:
@@ -116,7 +134,9 @@ def _write(folder: RunFolder, what: Publication, made: Path, progress: Progress)
     write_models(made, models)
     first = folder.first_models()
     if first.keys() != folder.environment().get("layouts", {}).keys():
-        raise DataError(f"{folder.path}: initial.npz lacks a model on record; restore it from a copy")
+        raise DataError(
+            f"{folder.path}: initial.npz lacks a model on record; restore it from a copy"
+        )
     if first:
         write_npz(made / INITIAL, first)
     write_atomically(made / SCENARIO, tomli_w.dumps(what.settings).encode())
@@ -168,16 +188,41 @@ WITHHELD_PATH = "withheld"
 STAYS = "accuracies and losses, batches and their sizes, bytes, times, staleness, digests of data, secrets"
 """The parts that a publication lacks."""
 _FACTS = (
-    *("format", "scenario", "title", "method", "seed", "engine", "parties"),
-    *("status", "stopped_by", "updates"),
-    *("private", "private_reason", "proved", "privacy_verdict", "privacy_asides"),
-    *("evaluated_model", "model_digest", "versions"),
+    "format",
+    "scenario",
+    "title",
+    "method",
+    "seed",
+    "engine",
+    "parties",
+    "status",
+    "stopped_by",
+    "updates",
+    "private",
+    "private_reason",
+    "proved",
+    "privacy_verdict",
+    "privacy_asides",
+    "evaluated_model",
+    "model_digest",
+    "versions",
 )
 _LEDGER = ("updates", "pairs", "digest")
 _ENVIRONMENT = (
-    *("raydpzv", "python", "machine", "system", "threads", "device"),
-    *("runner", "versions", "engine", "scenario"),
-    *("input_shapes", "input_shape", "classes", "layouts"),
+    "raydpzv",
+    "python",
+    "machine",
+    "system",
+    "threads",
+    "device",
+    "runner",
+    "versions",
+    "engine",
+    "scenario",
+    "input_shapes",
+    "input_shape",
+    "classes",
+    "layouts",
 )
 
 
@@ -185,7 +230,8 @@ _ENVIRONMENT = (
 class Publication:
     """The parts of a private run's record that may leave.
 
-    adversary: of the published claims, such as "client" or "external"; "" if no claim holds against a reader of the
+    adversary: of the published claims, such as "client" or "external"; "" if no claim holds against
+    a reader of the
     publication. settings: the scenario as a tree.
     """
 
@@ -198,7 +244,9 @@ class Publication:
 def publication(
     summary: Mapping[str, Any], settings: Mapping[str, Any], environment: Mapping[str, Any]
 ) -> Publication:
-    """Return what may leave of a private run, given its summary, its settings as a tree and its environment."""
+    """Return what may leave of a private run, given its summary, its settings as a tree and its
+    environment.
+    """
     adversary, claims = _leaving(summary.get("epsilon") or ())
     facts = {name: without_digest(summary[name]) for name in _FACTS if name in summary}
     if summary.get("status") != "done":
@@ -217,7 +265,9 @@ def publication(
 
 
 def _leaving(claims: Sequence[Claim]) -> tuple[str, list[Claim]]:
-    """Return the adversary of claims that hold against a reader of the ledger ("": none), and the claims that leave."""
+    """Return the adversary of claims that hold against a reader of the ledger ("": none), and the
+    claims that leave.
+    """
     known: dict[str, float] = {}
     for c in (c for c in claims if c["adversary"] in _KNOW_BATCHES):
         known[c["relation"]] = max(_proved(c), known.get(c["relation"], 0.0))
@@ -229,14 +279,20 @@ def _leaving(claims: Sequence[Claim]) -> tuple[str, list[Claim]]:
 
 
 def _proved(claim: Claim) -> float:
-    """Return a claim's ε; infinity if none is proved. summary.json writes infinity as a word and NaN as null."""
+    """Return a claim's ε; infinity if none is proved. summary.json writes infinity as a word and
+    NaN as null.
+    """
     epsilon = claim["epsilon"]
     return float(epsilon) if claim["holds"] and epsilon is not None else math.inf
 
 
 def _outsiders(claims: Sequence[Claim], summary: Mapping[str, Any]) -> dict[str, Any]:
     """Return the verdict on the claims against outsiders, as fields of a summary."""
-    others = "silos, who know their own part" if of_users(claims) else "the clients, who know their batches"
+    others = (
+        "silos, who know their own part"
+        if of_users(claims)
+        else "the clients, who know their batches"
+    )
     sentence = f"Nothing is said here of {others}."
     found = judge(
         (c for c in claims if c["adversary"] == "external"),
@@ -257,9 +313,13 @@ def _withheld(path: Any) -> Any:
 
 
 def _public(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a scenario's tree without paths of the operator and without digests of a user's objects."""
+    """Return a scenario's tree without paths of the operator and without digests of a user's
+    objects.
+    """
     return {
-        name: {k: _withheld(v) if (name, k) in PATHS else without_digest(v) for k, v in table.items()}
+        name: {
+            k: _withheld(v) if (name, k) in PATHS else without_digest(v) for k, v in table.items()
+        }
         if isinstance(table, Mapping)
         else table
         for name, table in settings.items()

@@ -17,16 +17,21 @@ from raydpzv.records.store import Rows, summed_ages
 
 _CODES = {pa.int64(): "q", pa.int32(): "i", pa.float64(): "d", pa.bool_(): "?"}
 _TOGETHER = 512
-"""Rows, or arrays of rows, that wait to become columns: single rows would take thirty times as long."""
+"""Rows, or arrays of rows, that wait to become columns: single rows would take thirty times as
+long.
+"""
 Row = tuple[Any, ...] | np.ndarray
-"""One row, a value per column; or rows of whole numbers, int64 [n, columns], those of a list one by one."""
+"""One row, a value per column; or rows of whole numbers, int64 [n, columns], those of a list one by
+one.
+"""
 
 
 class Recorder:
     """A batch of rows per row type. Another thread may drain it while facts come in.
 
-    skip: row types that are dropped. epsilons: converts the μ of release rows (`MU_COLUMNS`) to ε, for all rows of a
-    drain at once; None: the values stay as they are. age_window: rounds over which a client's ages are summed.
+    skip: row types that are dropped. epsilons: converts the μ of release rows (`MU_COLUMNS`) to ε,
+    for all rows of a drain at once; None: the values stay as they are. age_window: rounds over
+    which a client's ages are summed.
     """
 
     def __init__(
@@ -52,7 +57,9 @@ class Recorder:
         self.writer(row_type)(tuple(values[name] for name in names))
 
     def writer(self, row_type: str) -> Callable[[Row], None]:
-        """Return a function that records one row of a type, in the schema's order, or an array of rows (see `Row`)."""
+        """Return a function that records one row of a type, in the schema's order, or an array of
+        rows (see `Row`).
+        """
         return _forget if row_type in self._skip else self._batches[row_type].add
 
     def drain(self) -> Rows:
@@ -85,7 +92,8 @@ def _with_epsilons(table: pa.Table, epsilons: Callable[[np.ndarray], np.ndarray]
 class RowBatch:
     """Rows of one schema, in the order in which they were added; any thread may add or take.
 
-    A value that does not fit raises an error when it, or a later row, is added, or when the rows are taken.
+    A value that does not fit raises an error when it, or a later row, is added, or when the rows
+    are taken.
     fold: turns arrays of rows into fewer, given some hundred at a time.
     """
 
@@ -104,7 +112,9 @@ class RowBatch:
             self._pack()
 
     def take(self) -> list[pa.RecordBatch]:
-        """Return the rows and forget them. ValueError, struct.error: too few values, too many, or no such numbers."""
+        """Return the rows and forget them. ValueError, struct.error: too few values, too many, or
+        no such numbers.
+        """
         self._pack()
         with self._packing:
             packed, self._packed = self._packed, []

@@ -33,10 +33,11 @@ PUBLISHED = "published.json"
 
 
 class RunFolder:
-    """A run's folder, for reading. All files are written atomically, so a reader never sees half a file.
+    """A run's folder, for reading. All files are written atomically, so a reader never sees half a
+    file.
 
-    All code reads run folders through this class, so that a damaged one raises the same DataError everywhere. Use
-    `raydpzv.records.run_writer.RunWriter` to write.
+    All code reads run folders through this class, so that a damaged one raises the same DataError
+    everywhere. Use `raydpzv.records.run_writer.RunWriter` to write.
     """
 
     def __init__(self, path: Path, moved: Sequence[str] = ()) -> None:
@@ -49,8 +50,8 @@ class RunFolder:
     def open(cls, path: Path, moved: Sequence[str] = ()) -> Self:
         """Open an existing run's folder.
 
-        moved: where its data are now, as "data.folder=...", "data.file=..." or "arrivals.file=...". Raises DataError if
-        there is no run, SpecError if `moved` has another setting.
+        moved: where its data are now, as "data.folder=...", "data.file=..." or "arrivals.file=...".
+        Raises DataError if there is no run, SpecError if `moved` has another setting.
         """
         if not cls.begun(path):
             why = f"no {SCENARIO} in it" if path.exists() else "it does not exist"
@@ -82,7 +83,9 @@ class RunFolder:
         return self._found
 
     def checkpoint(self, *, only_last: bool = False) -> Checkpoint | None:
-        """Return the checkpoint that the run resumes from, if there is one; see `read_checkpoint`."""
+        """Return the checkpoint that the run resumes from, if there is one; see
+        `read_checkpoint`.
+        """
         found = self.found_checkpoint(only_last=only_last)
         return found.checkpoint if found else None
 
@@ -93,7 +96,9 @@ class RunFolder:
 
     @cached_property
     def identity(self) -> str:
-        """The digest of the run's data, whose key each run has of its own: it identifies the run."""
+        """The digest of the run's data, whose key each run has of its own: it identifies the
+        run.
+        """
         if not (self.path / ENVIRONMENT).is_file():
             return ""
         return str(self.environment().get(DATA_DIGEST, ""))
@@ -114,7 +119,9 @@ class RunFolder:
         return overridden(tree, self._moved)
 
     def spec(self) -> AnyScenario:
-        """Return the resolved scenario, with the data where they are now and the note of the run's start."""
+        """Return the resolved scenario, with the data where they are now and the note of the run's
+        start.
+        """
         found = parse({"name": "scenario", **self.settings()}, str(self.path / SCENARIO))
         known = (self.path / ENVIRONMENT).is_file()
         return found.noted(str(self.environment().get("note", "")) if known else "")
@@ -124,12 +131,16 @@ class RunFolder:
         return _json(self.path / ENVIRONMENT, lambda: "it was deleted; restore it from a copy")
 
     def rows(self, kept: KeptParts | None = None) -> Rows:
-        """Return the rows of the record; of an unfinished run, also those that only its checkpoint has.
+        """Return the rows of the record; of an unfinished run, also those that only its checkpoint
+        has.
 
-        If the parts hold more rows than the checkpoint counts, they hold those of the checkpoint. kept: of `read_rows`.
+        If the parts hold more rows than the checkpoint counts, they hold those of the checkpoint.
+        kept: of `read_rows`.
         """
         found = None if self.has_summary() else self.found_checkpoint()
-        parts = read_all(self.path, kept)  # after the checkpoint: its log may become parts meanwhile
+        parts = read_all(
+            self.path, kept
+        )  # after the checkpoint: its log may become parts meanwhile
         if not found or not found.packed:
             return parts
         tail, counted = found.tail, {name: found.extents.get(name, Extent()).rows for name in parts}
@@ -165,8 +176,8 @@ class RunFolder:
         """Raise InputError for a folder that `publish` wrote."""
         if self.published:
             raise InputError(
-                f"{self.path}: holds what was published of a run, which is too little to continue from or to run "
-                "again; take the run's own folder"
+                f"{self.path}: holds what was published of a run, which is too little to continue "
+                "from or to run again; take the run's own folder"
             )
 
     def models(self) -> dict[str, np.ndarray]:
@@ -174,7 +185,9 @@ class RunFolder:
         return _vectors(self.path / MODELS)
 
     def first_models(self) -> dict[str, np.ndarray]:
-        """Return models before the first update, float32 [d], that only their user can make again. Raises DataError."""
+        """Return models before the first update, float32 [d], that only their user can make again.
+        Raises DataError.
+        """
         path = self.path / INITIAL
         return _vectors(path) if path.exists() else {}
 
@@ -188,7 +201,8 @@ def _vectors(path: Path) -> dict[str, np.ndarray]:
 
 
 def column_rows(folder: RunFolder, name: str, columns: Sequence[str]) -> pa.Table:
-    """Return these columns of the record's rows of one type, with those that only the checkpoint has.
+    """Return these columns of the record's rows of one type, with those that only the checkpoint
+    has.
 
     Rows that became parts after that checkpoint are there twice, as parts the second time.
     """
@@ -198,7 +212,9 @@ def column_rows(folder: RunFolder, name: str, columns: Sequence[str]) -> pa.Tabl
 
 
 def last_round(run: Path, name: str) -> int:
-    """Return the last round of a run's rows of one type, also beyond the checkpoint; 0: there are none."""
+    """Return the last round of a run's rows of one type, also beyond the checkpoint; 0: there are
+    none.
+    """
     parts = read_rows(run, name, columns=["round"])["round"].to_pylist()
     return max([last_round_in_logs(run, name), *parts])
 

@@ -36,7 +36,9 @@ _CONTENTS = (SCENARIO, OPERATOR, "rows", TAIL, "ledger", CHECKPOINT, INITIAL, MO
 
 
 class RunWriter(RunFolder):
-    """A run's folder that this process writes. It is locked; use it as a context manager to release the lock."""
+    """A run's folder that this process writes. It is locked; use it as a context manager to release
+    the lock.
+    """
 
     def __init__(self, path: Path, moved: Sequence[str] = ()) -> None:
         super().__init__(path, moved)
@@ -47,7 +49,9 @@ class RunWriter(RunFolder):
         self.resumed_from = ""
         """Digest of the checkpoint at which this segment began; "" for one from the start."""
         self.read_ledger: Ledger | None = None
-        """The ledger as it was read for resuming: a writer in this process need not read it again."""
+        """The ledger as it was read for resuming: a writer in this process need not read it
+        again.
+        """
         self._lock = FileLock(path / LOCK)
 
     def __enter__(self) -> RunWriter:
@@ -58,17 +62,22 @@ class RunWriter(RunFolder):
 
     @classmethod
     def create(
-        cls, path: Path, spec: AnyScenario, environment: Mapping[str, Any], operator: OperatorSecrets
+        cls,
+        path: Path,
+        spec: AnyScenario,
+        environment: Mapping[str, Any],
+        operator: OperatorSecrets,
     ) -> RunWriter:
         """Make the folder, which must not hold a run yet, and write what is known before the start.
 
-        The scenario is written last. A folder without it is of a run that was killed before it started, and is reused.
+        The scenario is written last. A folder without it is of a run that was killed before it
+        started, and is reused.
         """
         try:
             if content := _content(path):
                 raise InputError(
-                    f"{path}: holds a run already ({content}); choose another --out, or continue it: "
-                    f"raydpzv resume {path}"
+                    f"{path}: holds a run already ({content}); choose another --out, or continue "
+                    f"it: raydpzv resume {path}"
                 )
             path.mkdir(parents=True, exist_ok=True)
             if not os.access(path, os.W_OK | os.X_OK):
@@ -82,7 +91,8 @@ class RunWriter(RunFolder):
             write_atomically(path / SCENARIO, as_toml(spec).encode())
         except OSError as error:
             raise InputError(
-                f"{path}: cannot write the run folder ({error.strerror or error}); choose another --out"
+                f"{path}: cannot write the run folder ({error.strerror or error}); choose another "
+                "--out"
             ) from None
         return folder
 
@@ -97,7 +107,8 @@ class RunWriter(RunFolder):
     def go_back(self) -> None:
         """Resume from the checkpoint, or without one from the start: drop rows beyond it.
 
-        Raises DataError if a part is missing or damaged, or if the parts are not those that the checkpoint names.
+        Raises DataError if a part is missing or damaged, or if the parts are not those that the
+        checkpoint names.
         """
         self.resumed_from = self.checkpoint_sha256()
         found = self.found_checkpoint()
@@ -114,14 +125,18 @@ class RunWriter(RunFolder):
         self._went_back = True
 
     def older_checkpoint(self) -> Found | None:
-        """Return the checkpoint before the one at which this segment began, if it is still there."""
+        """Return the checkpoint before the one at which this segment began, if it is still
+        there.
+        """
         # this segment's own checkpoints are no better than the one that it resumed from
         if self.checkpoint_sha256() != self.resumed_from:
             return None
         return read_before(self.path / CHECKPOINT, self.identity)
 
     def fall_back(self) -> None:
-        """Replace the checkpoint at which this segment began, and those since, by the one before it."""
+        """Replace the checkpoint at which this segment began, and those since, by the one before
+        it.
+        """
         last, older = self.path / CHECKPOINT, self.older_checkpoint()
         with _reported(self.path):
             if older:
@@ -147,7 +162,9 @@ class RunWriter(RunFolder):
             return size
 
     def hold(self, rows: Rows) -> None:
-        """Add rows that a checkpoint follows, see `FolderRows.hold`. Raises RunError if they cannot be written."""
+        """Add rows that a checkpoint follows, see `FolderRows.hold`. Raises RunError if they cannot
+        be written.
+        """
         with _reported(self.path):
             self._rows.hold(rows)
 
@@ -157,7 +174,9 @@ class RunWriter(RunFolder):
             self._rows.append(rows, keep=keep)
 
     def so_far(self, name: str) -> pa.Table:
-        """Return the rows of one type that were written through this object, also those in no part yet."""
+        """Return the rows of one type that were written through this object, also those in no part
+        yet.
+        """
         return self._rows.so_far(name)
 
     def written(self) -> Rows:
@@ -172,9 +191,11 @@ class RunWriter(RunFolder):
             (self.path / SUMMARY).unlink(missing_ok=True)
 
     def holds(self, released: int) -> bool:
-        """Return whether the rows hold all releases. released: how many there are, by the ledger; 0: it has none.
+        """Return whether the rows hold all releases. released: how many there are, by the ledger;
+        0: it has none.
 
-        A run that resumed makes those of its ledger again first. Before that, its rows tell of too few.
+        A run that resumed makes those of its ledger again first. Before that, its rows tell of too
+        few.
         """
         return not self._went_back or self._rows.extents.get("release", Extent()).rows >= released
 
@@ -188,7 +209,9 @@ def _acquire(lock: FileLock, run: Path) -> None:
     try:
         lock.acquire(timeout=0)
     except Timeout:
-        raise InputError(f"{run}: another process is writing this run; wait for it, or stop it") from None
+        raise InputError(
+            f"{run}: another process is writing this run; wait for it, or stop it"
+        ) from None
     except OSError as error:
         raise InputError(f"{run}: cannot be written ({error.strerror or error})") from None
 
@@ -207,18 +230,24 @@ def _delete_scratch_files(hidden: Iterable[Path]) -> None:
 def _content(path: Path) -> str:
     """Return a file of a run that has started in a folder; "" if there is none."""
     found = [name for name in _CONTENTS if (path / name).exists()]
-    if set(found) <= {OPERATOR, "rows"} and (path / "rows").is_dir() and not any((path / "rows").iterdir()):
+    if (
+        set(found) <= {OPERATOR, "rows"}
+        and (path / "rows").is_dir()
+        and not any((path / "rows").iterdir())
+    ):
         return ""
     return found[0] if found else ""
 
 
 @contextmanager
 def _reported(run: Path) -> Iterator[None]:
-    """Raise an OSError of the block as RunError that names the folder: the disk is full, or not writable now."""
+    """Raise an OSError of the block as RunError that names the folder: the disk is full, or not
+    writable now.
+    """
     try:
         yield
     except OSError as error:
         raise RunError(
-            f"{run}: cannot write the run's record ({error.strerror or error}); what is there stays: see to "
-            f"the disk, then continue with: raydpzv resume {run}"
+            f"{run}: cannot write the run's record ({error.strerror or error}); what is there "
+            f"stays: see to the disk, then continue with: raydpzv resume {run}"
         ) from error

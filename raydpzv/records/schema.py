@@ -1,11 +1,12 @@
 """The row types: one pyarrow schema each.
 
-Times are seconds of the run's own clock (virtual or wall) since its start. Under the wall clock they vary from
-run to run; under the virtual clock every column is reproducible bit for bit. The digest covers them all but faults and
-what follows from others (`raydpzv.records.store.DIGESTED`).
+Times are seconds of the run's own clock (virtual or wall) since its start. Under the wall clock
+they vary from run to run; under the virtual clock every column is reproducible bit for bit. The
+digest covers them all but faults and what follows from others (`raydpzv.records.store.DIGESTED`).
 
-M clients, counted from 0; `round` counts the updates from 1: in vertical methods every upload served is one, in
-horizontal methods the uploads of a cohort are one together (or each is, if asynchronous).
+M clients, counted from 0; `round` counts the updates from 1: in vertical methods every upload
+served is one, in horizontal methods the uploads of a cohort are one together (or each is, if
+asynchronous).
 """
 
 from __future__ import annotations
@@ -32,11 +33,20 @@ SERVICE = pa.schema(
         ("client", pa.int32()),
         ("step", pa.int64()),  # the client's own counter of uploads, from 0
         ("due", pa.float64()),  # the epoch of the client's activation clock
-        ("woke", pa.float64()),  # when it started its work (later than `due` if a round trip was running)
+        (
+            "woke",
+            pa.float64(),
+        ),  # when it started its work (later than `due` if a round trip was running)
         ("late", pa.bool_()),  # the epoch fell into a running round trip
         ("served", pa.float64()),  # when the server had finished with the upload
-        ("applied", pa.float64()),  # when the client had applied the reply; NaN if the run ended before
-        ("loss", pa.float64()),  # the server's training loss on this upload's batch; NaN if not computed
+        (
+            "applied",
+            pa.float64(),
+        ),  # when the client had applied the reply; NaN if the run ended before
+        (
+            "loss",
+            pa.float64(),
+        ),  # the server's training loss on this upload's batch; NaN if not computed
     ]
 )
 
@@ -57,7 +67,10 @@ SYNC = pa.schema(
         ("round", pa.int64()),  # the update that the client's upload became part of
         ("client", pa.int32()),
         ("read", pa.int64()),  # updates in the model it worked at
-        ("lag", pa.int64()),  # updates made between its reading and its update; 0 in synchronous rounds
+        (
+            "lag",
+            pa.int64(),
+        ),  # updates made between its reading and its update; 0 in synchronous rounds
         ("missed", pa.int64()),  # updates it replayed first
         ("pairs", pa.int64()),  # (seed, scalar) pairs it got for that
         ("pulled", pa.bool_()),  # it took the whole model instead
@@ -74,18 +87,35 @@ RELEASE = pa.schema(
         # "gaussian", "rounded gaussian" (whole numbers, in units of a grid) or "none"
         ("mechanism", pa.string()),
         ("source", pa.string()),  # "system", "seeded", "recorded" or "none"
-        ("sigma", pa.float64()),  # standard deviation of the noise on the released mean, or on whole numbers
-        ("sensitivity_replace", pa.float64()),  # change of the mean when one record's term is replaced
+        (
+            "sigma",
+            pa.float64(),
+        ),  # standard deviation of the noise on the released mean, or on whole numbers
+        (
+            "sensitivity_replace",
+            pa.float64(),
+        ),  # change of the mean when one record's term is replaced
         ("sensitivity_add_remove", pa.float64()),
         ("batch", pa.int64()),  # records in the batch
-        ("nonfinite", pa.int64()),  # slopes that were NaN or infinite and were mapped to 0 before the clip
-        ("epsilon_paper", pa.float64()),  # what the paper claims is spent so far; NaN without calibration
-        ("epsilon_client", pa.float64()),  # what is proved so far against the clients; infinity if nothing is
+        (
+            "nonfinite",
+            pa.int64(),
+        ),  # slopes that were NaN or infinite and were mapped to 0 before the clip
+        (
+            "epsilon_paper",
+            pa.float64(),
+        ),  # what the paper claims is spent so far; NaN without calibration
+        (
+            "epsilon_client",
+            pa.float64(),
+        ),  # what is proved so far against the clients; infinity if nothing is
     ]
 )
 
 MU_COLUMNS = ("epsilon_paper", "epsilon_client")
-"""Columns of release rows for which a recorder is given μ: ε is worked out for all rows of a drain at once."""
+"""Columns of release rows for which a recorder is given μ: ε is worked out for all rows of a drain
+at once.
+"""
 
 USER_EPSILON = pa.schema(
     [
@@ -98,7 +128,10 @@ USER_EPSILON = pa.schema(
 
 ATTEMPT = pa.schema(
     [
-        ("round", pa.int64()),  # that silos try together; an attempt starts again with a number one higher
+        (
+            "round",
+            pa.int64(),
+        ),  # that silos try together; an attempt starts again with a number one higher
         ("number", pa.int32()),
         ("silos", pa.int32()),  # that take part
     ]
@@ -128,7 +161,10 @@ EVALUATION = pa.schema(
         ("part", pa.string()),  # "test", or "validation" after it
         ("accuracy", pa.float64()),
         ("loss", pa.float64()),
-        ("top_share", pa.float64()),  # share of the most predicted class: 1.0 is a constant prediction
+        (
+            "top_share",
+            pa.float64(),
+        ),  # share of the most predicted class: 1.0 is a constant prediction
     ]
 )
 
@@ -137,7 +173,10 @@ AUC = pa.schema(
         ("round", pa.int64()),
         ("time", pa.float64()),
         ("part", pa.string()),  # as in the evaluation's row
-        ("roc_auc", pa.float64()),  # area under the ROC curve of class 1; NaN where a score is not finite
+        (
+            "roc_auc",
+            pa.float64(),
+        ),  # area under the ROC curve of class 1; NaN where a score is not finite
         ("pr_auc", pa.float64()),  # average precision
     ]
 )
@@ -156,7 +195,10 @@ CONCORDANCE = pa.schema(
     [
         ("round", pa.int64()),
         ("time", pa.float64()),
-        ("part", pa.string()),  # as in the evaluation's row, whose accuracy and top_share are NaN then
+        (
+            "part",
+            pa.string(),
+        ),  # as in the evaluation's row, whose accuracy and top_share are NaN then
         ("concordance", pa.float64()),  # of survival times; NaN where a score is not finite
     ]
 )
@@ -180,16 +222,30 @@ NUMBERS = pa.schema(
 )
 
 FAULT = pa.schema(
-    [("time", pa.float64()), ("party", pa.string()), ("kind", pa.string()), ("message", pa.string())]
+    [
+        ("time", pa.float64()),
+        ("party", pa.string()),
+        ("kind", pa.string()),
+        ("message", pa.string()),
+    ]
 )
 
 CLOCK = pa.schema(
     [
-        ("time", pa.float64()),  # when it was measured, before the first work and after the last (wall clock)
+        (
+            "time",
+            pa.float64(),
+        ),  # when it was measured, before the first work and after the last (wall clock)
         ("party", pa.string()),  # "client 0", ... or "host 0", ...
         ("node", pa.string()),  # Ray's number of the machine it is on
-        ("offset", pa.float64()),  # seconds that the machine's clock is ahead of that of the server's machine
-        ("error", pa.float64()),  # by which the offset may be off: half of what question and answer took
+        (
+            "offset",
+            pa.float64(),
+        ),  # seconds that the machine's clock is ahead of that of the server's machine
+        (
+            "error",
+            pa.float64(),
+        ),  # by which the offset may be off: half of what question and answer took
     ]
 )
 
@@ -197,9 +253,18 @@ LEG = pa.schema(
     [
         ("leg", pa.int32()),  # of a continued run under the wall clock: 2, 3, ...
         ("round", pa.int64()),  # the updates made before it
-        ("time", pa.float64()),  # of the run's clock, which stands still between two legs, when it began
-        ("gap", pa.float64()),  # real seconds from the last thing on record until then; NaN if nobody knows
-        ("recovered", pa.int64()),  # updates before it that only the ledger had, which were served again
+        (
+            "time",
+            pa.float64(),
+        ),  # of the run's clock, which stands still between two legs, when it began
+        (
+            "gap",
+            pa.float64(),
+        ),  # real seconds from the last thing on record until then; NaN if nobody knows
+        (
+            "recovered",
+            pa.int64(),
+        ),  # updates before it that only the ledger had, which were served again
     ]
 )
 

@@ -1,6 +1,7 @@
 """The operator's file: secrets of a run folder or a comparison, which only its owner may read.
 
-They appear in no row, ledger, log, summary or error text: errors name a missing secret, never a value.
+They appear in no row, ledger, log, summary or error text: errors name a missing secret, never a
+value.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ _NUMBER = re.compile(r"[0-9a-f]{1,64}")
 
 @dataclass(frozen=True)
 class OperatorSecrets:
-    """The key of the data's digest, and what the coins of the batches come from (None: the run's seed)."""
+    """The key of the data's digest, and what the coins of the batches come from (None: the run's
+    seed).
+    """
 
     key: bytes = field(repr=False)
     coins: int | None = field(default=None, repr=False)
@@ -34,17 +37,23 @@ class OperatorSecrets:
 
 
 def new_key() -> bytes:
-    """Return a key from the operating system: without it nobody can test a guess against a keyed digest."""
+    """Return a key from the operating system: without it nobody can test a guess against a keyed
+    digest.
+    """
     return secrets.token_bytes(_KEY_BYTES)
 
 
 def read_key(folder: Path) -> bytes:
     """Return the key of the data's digest. Raises DataError if the operator's file is missing."""
-    return _read(folder, "key", "the key by which the data are seen to be the same").to_bytes(_KEY_BYTES)
+    return _read(folder, "key", "the key by which the data are seen to be the same").to_bytes(
+        _KEY_BYTES
+    )
 
 
 def read_coins(folder: Path) -> int:
-    """Return the seed of the coins of a run's batches. Raises DataError if the operator's file is missing."""
+    """Return the seed of the coins of a run's batches. Raises DataError if the operator's file is
+    missing.
+    """
     return _read(folder, "coins", "the run's secret coins")
 
 
@@ -52,8 +61,12 @@ def _read(folder: Path, name: str, secret: str) -> int:
     """Return a secret. No error shows its value."""
     path = folder / OPERATOR
     if not path.is_file():
-        raise DataError(f"{folder}: has no {OPERATOR}: it holds {secret}; put the operator's file back")
-    wrong = f'is damaged: wanted a hexadecimal number "{name}" (there is none); restore it from a copy'
+        raise DataError(
+            f"{folder}: has no {OPERATOR}: it holds {secret}; put the operator's file back"
+        )
+    wrong = (
+        f'is damaged: wanted a hexadecimal number "{name}" (there is none); restore it from a copy'
+    )
     try:
         content = json.loads(path.read_bytes())
     except OSError as error:

@@ -29,8 +29,8 @@ def require_settings(folder: RunFolder, asked: AnyScenario) -> None:
     """Raise InputError unless the run on record has these settings, wherever its data lie."""
     if other := other_setting(folder.spec(), asked):
         raise InputError(
-            f"{folder.path}: holds a run with other settings: {other}; choose another --out, or ask for the same "
-            "settings"
+            f"{folder.path}: holds a run with other settings: {other}; choose another --out, or "
+            "ask for the same settings"
         )
 
 

@@ -1,7 +1,8 @@
-"""A run's rows on disk: `RUN/rows/<type>/part-00000.parquet`, each part written atomically; and rows as bytes.
+"""A run's rows on disk: `RUN/rows/<type>/part-00000.parquet`, each part written atomically; and
+rows as bytes.
 
-Bytes cost a tenth of a part. A piece is a line of JSON with the row type and the bytes of each record batch, and then
-these batches in Arrow's IPC form.
+Bytes cost a tenth of a part. A piece is a line of JSON with the row type and the bytes of each
+record batch, and then these batches in Arrow's IPC form.
 """
 
 from __future__ import annotations
@@ -43,14 +44,17 @@ _UNDIGESTED = (
 )
 _OLDEST = SCHEMAS["staleness"].get_field_index("age_max")
 DIGESTED = tuple(name for name in SCHEMAS if name not in _UNDIGESTED)
-"""Row types that the digest covers. The others follow from these (areas, balanced accuracies, measures, numbers, ε of
-users, attempts), belong to the data (pairs), or differ in each run (work)."""
+"""Row types that the digest covers. The others follow from these (areas, balanced accuracies,
+measures, numbers, ε of users, attempts), belong to the data (pairs), or differ in each run
+(work)."""
 _BETWEEN = "\x00"
 """Separator of texts in the digest."""
 _ROW_GROUP = 1 << 13
 """Rows that are encoded at once: larger groups take new memory of the system each time."""
 _WHERE_ANY = ("concordance",)
-"""Row types that are digested only if there are rows: runs that cannot have any keep their digests."""
+"""Row types that are digested only if there are rows: runs that cannot have any keep their
+digests.
+"""
 
 
 @dataclass(frozen=True)
@@ -66,10 +70,14 @@ class Extent:
         return Extent(self.parts + 1, self.rows + rows, _linked(self.digest, data))
 
 
-def append_rows(run: Path, rows: Mapping[str, pa.Table], extents: dict[str, Extent] | None = None) -> None:
-    """Add one part per row type that has rows; releases first, since a lost release would be drawn a second time.
+def append_rows(
+    run: Path, rows: Mapping[str, pa.Table], extents: dict[str, Extent] | None = None
+) -> None:
+    """Add one part per row type that has rows; releases first, since a lost release would be drawn
+    a second time.
 
-    extents: the folder's extent of each type, updated here; a missing type has no rows. None: no rows at all.
+    extents: the folder's extent of each type, updated here; a missing type has no rows. None: no
+    rows at all.
     """
     known = {} if extents is None else extents
     for name in sorted(rows, key=lambda name: name != "release"):
@@ -85,13 +93,18 @@ def append_rows(run: Path, rows: Mapping[str, pa.Table], extents: dict[str, Exte
         scratch.write_bytes(data)
         os.replace(scratch, path)
         known[name] = extent.with_part(table.num_rows, data)
-    pa.default_memory_pool().release_unused()  # else the pool would keep it, and take more for the next part
+    # else the pool would keep it, and take more for the next part
+    pa.default_memory_pool().release_unused()
 
 
 def joined(pieces: Sequence[Rows]) -> Rows:
-    """Return the rows of several pieces in their order, without a copy; types without rows may be missing."""
+    """Return the rows of several pieces in their order, without a copy; types without rows may be
+    missing.
+    """
     names = [name for name in SCHEMAS if any(name in rows for rows in pieces)]
-    return {name: pa.concat_tables([rows[name] for rows in pieces if name in rows]) for name in names}
+    return {
+        name: pa.concat_tables([rows[name] for rows in pieces if name in rows]) for name in names
+    }
 
 
 def _encoded(table: pa.Table) -> memoryview:
@@ -121,14 +134,16 @@ def read_rows(
 ) -> pa.Table:
     """Return all rows of one type, in the order of the events.
 
-    columns: only these; first: only the rows of so many first parts; kept: parts, all columns, that need no reading.
+    columns: only these; first: only the rows of so many first parts; kept: parts, all columns, that
+    need no reading.
     """
     if name not in SCHEMAS:
         raise DataError(f"no row type {name!r}; there are: {', '.join(SCHEMAS)}")
     parts = sorted((run / "rows" / name).glob("part-*.parquet"), key=_number)
     if [_number(part) for part in parts] != list(range(len(parts))):
         raise DataError(
-            f"{run / 'rows' / name}: a part is missing; there are {', '.join(p.name for p in parts)}"
+            f"{run / 'rows' / name}: a part is missing; there are "
+            f"{', '.join(p.name for p in parts)}"
         )
     empty = EMPTY[name]
     read = partial(_read, columns=columns) if kept is None else partial(_read_once, kept=kept)
@@ -150,7 +165,8 @@ def _check(folder: Path, name: str, wanted: Extent) -> None:
     for part in parts:
         if not part.is_file():
             raise DataError(
-                f"{part}: is missing, the checkpoint has {wanted.parts} parts; the run cannot continue, start a new one"
+                f"{part}: is missing, the checkpoint has {wanted.parts} parts; the run cannot "
+                "continue, start a new one"
             )
         found = found.with_part(0, part.read_bytes())
     if found.digest == wanted.digest:
@@ -162,7 +178,8 @@ def _check(folder: Path, name: str, wanted: Extent) -> None:
         else "its parts are not those of the checkpoint (their sha256 differs)"
     )
     raise DataError(
-        f"{folder}: {differ}; the run's record is damaged: restore it from a copy, or start a new run"
+        f"{folder}: {differ}; the run's record is damaged: restore it from a copy, or start a new "
+        "run"
     )
 
 
@@ -195,7 +212,9 @@ def _read(part: Path, name: str, columns: Sequence[str] | None = None) -> pa.Tab
         reason = " ".join(str(error).split())[:150]
         raise DataError(f"{part}: cannot be read ({reason}); the run's record is damaged") from None
     if schema != SCHEMAS[name]:
-        raise DataError(f"{part}: is not a part of {name} rows (other columns); the run's record is damaged")
+        raise DataError(
+            f"{part}: is not a part of {name} rows (other columns); the run's record is damaged"
+        )
     return table
 
 
@@ -213,10 +232,11 @@ def read_all(run: Path, kept: KeptParts | None = None) -> Rows:
 
 
 def digest(rows: Mapping[str, pa.Table], names: Iterable[str] = DIGESTED) -> str:
-    """Return the sha256 over all rows of these types, independent of how they were split into parts.
+    """Return the sha256 over all rows of these types, independent of how they were split into
+    parts.
 
-    Sums of ages over a window of rounds count whole, wherever a part ends. A lost actor that was replaced changes
-    nothing but the faults. NaN has one canonical bit pattern here, so that
+    Sums of ages over a window of rounds count whole, wherever a part ends. A lost actor that was
+    replaced changes nothing but the faults. NaN has one canonical bit pattern here, so that
     equal runs have equal digests.
     """
     state = hashlib.sha256()
@@ -234,7 +254,9 @@ def digest(rows: Mapping[str, pa.Table], names: Iterable[str] = DIGESTED) -> str
 
 
 def summed_ages(rows: np.ndarray, window: int) -> np.ndarray:
-    """Add up staleness rows, int64 [n, numbers of a row], of each client over windows of rounds; each has the first."""
+    """Add up staleness rows, int64 [n, numbers of a row], of each client over windows of rounds;
+    each has the first.
+    """
     first, client = (rows[:, 0] - 1) // window * window + 1, rows[:, 1]
     order = np.lexsort((client, first))
     rows, first, client = rows[order], first[order], client[order]
@@ -247,12 +269,16 @@ def summed_ages(rows: np.ndarray, window: int) -> np.ndarray:
 
 
 def _whole_windows(table: pa.Table) -> pa.Table:
-    """Return staleness rows with one for each window and client, in order; most tables are so already."""
+    """Return staleness rows with one for each window and client, in order; most tables are so
+    already.
+    """
     place = array(table.column("round")) * 2**20 + array(table.column("client"))
     if (np.diff(place) > 0).all():
         return table
     schema = SCHEMAS["staleness"]
-    return pa.Table.from_arrays(whole_numbers(summed_ages(rows_of(table), 1), schema), schema=schema)
+    return pa.Table.from_arrays(
+        whole_numbers(summed_ages(rows_of(table), 1), schema), schema=schema
+    )
 
 
 def _canonical(column: pa.Array, kind: pa.DataType) -> memoryview:

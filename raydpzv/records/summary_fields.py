@@ -22,13 +22,15 @@ def check_format(summary: Mapping[str, Any], path: Path) -> None:
     if found != SUMMARY_FORMAT:
         has = "no format number" if found is None else f"format {found!r}"
         raise DataError(
-            f"{path}: has {has}, this program reads format {SUMMARY_FORMAT}; read it with the version that wrote it "
-            "(environment.json names it)"
+            f"{path}: has {has}, this program reads format {SUMMARY_FORMAT}; read it with the "
+            "version that wrote it (environment.json names it)"
         )
 
 
 def faults(summary: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a sentence for each value that no run writes under its name; a missing value is no fault."""
+    """Yield a sentence for each value that no run writes under its name; a missing value is no
+    fault.
+    """
     for names, wanted, holds in _FIELDS:
         for name in names.split():
             if name in summary and not holds(summary[name]):
@@ -49,7 +51,11 @@ def _is_count(value: Any) -> bool:
 
 def _is_number(value: Any) -> bool:
     """NaN is null in JSON, and infinity a word."""
-    return value is None or value == "infinity" or (isinstance(value, int | float) and abs(value) < 2**1000)
+    return (
+        value is None
+        or value == "infinity"
+        or (isinstance(value, int | float) and abs(value) < 2**1000)
+    )
 
 
 def _is_claim(value: Any) -> bool:
@@ -67,7 +73,9 @@ def _is_staleness(value: Any) -> bool:
         isinstance(value, dict)
         and all(_is_number(value.get(name)) for name in ("mean", "max"))
         # of rounds it is how many took part
-        and (_is_count(clients) or (isinstance(clients, list) and all(map(_holds_numbers, clients))))
+        and (
+            _is_count(clients) or (isinstance(clients, list) and all(map(_holds_numbers, clients)))
+        )
     )
 
 
@@ -101,10 +109,22 @@ _FIELDS: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
     ("warnings parties privacy_asides", "a list of texts", _list_of(_is_text)),
     ("private proved", "true or false", lambda value: isinstance(value, bool)),
     ("seed updates updates_before uploads bytes_up bytes_down", "a whole number", _is_count),
-    ("accuracy best_accuracy best_update validation_accuracy peak_accuracy", "a number", _is_number),
+    (
+        "accuracy best_accuracy best_update validation_accuracy peak_accuracy",
+        "a number",
+        _is_number,
+    ),
     ("roc_auc pr_auc balanced_accuracy concordance loss top_share", "a number", _is_number),
-    ("largest_class_share seconds simulated_seconds throughput vector_length", "a number", _is_number),
-    ("versions user_level checkpoints ray published", "a table", lambda value: isinstance(value, dict)),
+    (
+        "largest_class_share seconds simulated_seconds throughput vector_length",
+        "a number",
+        _is_number,
+    ),
+    (
+        "versions user_level checkpoints ray published",
+        "a table",
+        lambda value: isinstance(value, dict),
+    ),
     ("drift kernels measures", "a table of numbers", _holds_numbers),
     ("ledger", "a table of whole numbers and a digest", _is_ledger),
     ("staleness", "a table of numbers", _is_staleness),

@@ -68,11 +68,15 @@ class MlflowLog(TrackerLog):
         )
         self._client = self._tracker.MlflowClient(tracking_uri=where)
         found = self._client.get_experiment_by_name(PROJECT)
-        experiment = found.experiment_id if found else self._client.create_experiment(PROJECT, files)
+        experiment = (
+            found.experiment_id if found else self._client.create_experiment(PROJECT, files)
+        )
         self._id = self._client.create_run(experiment, run_name=run.name).info.run_id
         entities = self._tracker.entities
         self._metric = entities.Metric
-        params = [entities.Param(key, str(value)[:_LONGEST]) for key, value in self.settings(run).items()]
+        params = [
+            entities.Param(key, str(value)[:_LONGEST]) for key, value in self.settings(run).items()
+        ]
         for first in range(0, len(params), 100):
             self._client.log_batch(self._id, params=params[first : first + 100])
 
@@ -80,7 +84,8 @@ class MlflowLog(TrackerLog):
         """Log the scalars, with the time of day."""
         now = int(datetime.now(UTC).timestamp() * 1000)
         self._client.log_batch(
-            self._id, metrics=[self._metric(name, value, now, update) for name, value in scalars.items()]
+            self._id,
+            metrics=[self._metric(name, value, now, update) for name, value in scalars.items()],
         )
 
     def show(self, files: Mapping[str, Path], update: int) -> None:
@@ -89,7 +94,9 @@ class MlflowLog(TrackerLog):
 
     def close(self, summary: Mapping[str, Any] | None) -> None:
         """Say how the run ended."""
-        done = {"done": "FINISHED", "failed": "FAILED"}.get(str((summary or {}).get("status")), "KILLED")
+        done = {"done": "FINISHED", "failed": "FAILED"}.get(
+            str((summary or {}).get("status")), "KILLED"
+        )
         self._client.set_terminated(self._id, done)
 
 
@@ -117,7 +124,10 @@ class WandbLog(TrackerLog):
 
     def close(self, summary: Mapping[str, Any] | None) -> None:
         """Keep what the run came to."""
-        kept = {name: (summary or {}).get(name) for name in ("status", "accuracy", "loss", "privacy_verdict")}
+        kept = {
+            name: (summary or {}).get(name)
+            for name in ("status", "accuracy", "loss", "privacy_verdict")
+        }
         self._run.summary.update(kept)
         self._run.finish(exit_code=int(kept["status"] == "failed"))
 
@@ -140,7 +150,8 @@ class TrackioLog(TrackerLog):
 
     def show(self, files: Mapping[str, Path], update: int) -> None:
         self._run.log(
-            {f"plots/{name}": self._tracker.Image(str(file)) for name, file in files.items()}, step=update
+            {f"plots/{name}": self._tracker.Image(str(file)) for name, file in files.items()},
+            step=update,
         )
 
     def close(self, summary: Mapping[str, Any] | None) -> None:

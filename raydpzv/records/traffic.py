@@ -1,4 +1,6 @@
-"""Folds over messages: bytes of each update and client, the cost of an accuracy, and of each phase of secure sums."""
+"""Folds over messages: bytes of each update and client, the cost of an accuracy, and of each phase
+of secure sums.
+"""
 
 # M clients, R the highest round
 
@@ -20,7 +22,9 @@ IntArray = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Reached:
-    """The first evaluation at a target: its update, seconds of the run's clock, bytes up to there; NaN: never."""
+    """The first evaluation at a target: its update, seconds of the run's clock, bytes up to there;
+    NaN: never.
+    """
 
     round: float
     time: float
@@ -32,7 +36,9 @@ class Reached:
 
 
 def bytes_by_client(message: pa.Table, clients: int | None = None) -> tuple[IntArray, IntArray]:
-    """Return the bytes up and down of every client, [M] each; M is one more than the highest client if left out."""
+    """Return the bytes up and down of every client, [M] each; M is one more than the highest client
+    if left out.
+    """
     return _summed(message, array(message.column("client")), clients)
 
 
@@ -46,7 +52,8 @@ def bytes_of_participants(message: pa.Table) -> tuple[IntArray, IntArray]:
 
 
 def to_target(evaluation: pa.Table, message: pa.Table, target: float) -> Reached:
-    """Return time and bytes until an evaluation's test accuracy first reached `target` (a share of 1).
+    """Return time and bytes until an evaluation's test accuracy first reached `target` (a share of
+    1).
 
     Bytes count all messages up to and including that evaluation's round.
     """
@@ -62,12 +69,18 @@ def to_target(evaluation: pa.Table, message: pa.Table, target: float) -> Reached
     return Reached(float(at), time, *spent)
 
 
-def _summed(message: pa.Table, places: NDArray[Any], count: int | None) -> tuple[IntArray, IntArray]:
-    """Return bytes up and down by each message's place, small whole numbers; exact below 2^53, where float64 is."""
+def _summed(
+    message: pa.Table, places: NDArray[Any], count: int | None
+) -> tuple[IntArray, IntArray]:
+    """Return bytes up and down by each message's place, small whole numbers; exact below 2^53,
+    where float64 is.
+    """
     size = array(message.column("bytes"))
     up = array(equal(message.column("direction"), "up"))
     least = int(places.max(initial=-1)) + 1 if count is None else count
-    sums = [np.bincount(places[chosen], size[chosen], least).astype(np.int64) for chosen in (up, ~up)]
+    sums = [
+        np.bincount(places[chosen], size[chosen], least).astype(np.int64) for chosen in (up, ~up)
+    ]
     return sums[0], sums[1]
 
 
@@ -86,7 +99,9 @@ _PHASE_OF = {kind: phase for phase, kinds in PHASES.items() for kind in kinds}
 
 @dataclass(frozen=True)
 class Phase:
-    """Cost of a phase: messages and their bytes, CPU seconds of all silos together and of the server."""
+    """Cost of a phase: messages and their bytes, CPU seconds of all silos together and of the
+    server.
+    """
 
     name: str
     messages: int
@@ -99,7 +114,8 @@ class Phase:
 def phases(message: pa.Table, work: pa.Table) -> list[Phase]:
     """Return the phases of a run in their order, the rounds last.
 
-    A silo's CPU time belongs to the message that it sends, the server's to the message that it serves.
+    A silo's CPU time belongs to the message that it sends, the server's to the message that it
+    serves.
     """
     of_message, of_work = (_phases(table.column("kind").to_pylist()) for table in (message, work))
     size, up = array(message.column("bytes")), _is(message, "direction", "up")

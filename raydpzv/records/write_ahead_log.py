@@ -1,7 +1,8 @@
-"""Rows that a run writes: first to a write-ahead log that grows with each checkpoint, and to parts when they are many.
+"""Rows that a run writes: first to a write-ahead log that grows with each checkpoint, and to parts
+when they are many.
 
-A checkpoint says how far the log goes. Bytes that a kill left beyond that are ignored. A new file starts when the rows
-have become parts, and when a run resumes.
+A checkpoint says how far the log goes. Bytes that a kill left beyond that are ignored. A new file
+starts when the rows have become parts, and when a run resumes.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ from raydpzv.records.store import (
 TAIL = "rows.tail"
 """The folder of these files in a run's folder."""
 _LONGEST_LOG = 1 << 24
-"""Bytes of rows in a log before they become parts, few and large: parts take four times as long to write and read."""
+"""Bytes of rows in a log before they become parts, few and large: parts take four times as long to
+write and read.
+"""
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,8 @@ class LogExtent:
 class WriteAheadLog:
     """Writes the rows of a run that are in no part yet; reads them back when they are needed.
 
-    last: the file that a resumed run takes rows from, if there is one; taken: the bytes of these rows.
+    last: the file that a resumed run takes rows from, if there is one; taken: the bytes of these
+    rows.
     """
 
     def __init__(self, run: Path, last: LogExtent | None = None, taken: Packed = b"") -> None:
@@ -93,7 +97,9 @@ class WriteAheadLog:
         self._taken, self._waiting, self._extent = b"", [], None
 
     def write(self) -> LogExtent | None:
-        """Write the rows that wait; return the written extent, None if there are no rows. Raises OSError."""
+        """Write the rows that wait; return the written extent, None if there are no rows. Raises
+        OSError.
+        """
         waiting = chain.from_iterable(map(packed_rows, self._waiting))
         if pieces := [data for data in (memoryview(self._taken), *waiting) if data]:
             last = self._extent or LogExtent(self._begun(), 0, 0)
@@ -130,7 +136,9 @@ class WriteAheadLog:
 
 
 def read_log(run: Path, extent: LogExtent) -> Packed:
-    """Return the bytes up to an extent, see `unpacked_rows`. Raises DataError if they are missing or differ."""
+    """Return the bytes up to an extent, see `unpacked_rows`. Raises DataError if they are missing
+    or differ.
+    """
     path = run / extent.path
     try:
         data = _read(path, extent.size)
@@ -140,8 +148,8 @@ def read_log(run: Path, extent: LogExtent) -> Packed:
         ) from None
     if not extent.holds(data):
         raise DataError(
-            f"{path}: its first {extent.size:,} bytes are not the rows that the checkpoint counts; the run cannot "
-            "continue: restore the folder from a copy, or start a new one"
+            f"{path}: its first {extent.size:,} bytes are not the rows that the checkpoint counts; "
+            "the run cannot continue: restore the folder from a copy, or start a new one"
         )
     return data
 
@@ -149,7 +157,8 @@ def read_log(run: Path, extent: LogExtent) -> Packed:
 def _read(path: Path, size: int) -> Packed:
     """Map the first bytes of a file: copying them takes three times as long.
 
-    A process that truncates the file meanwhile would end this one, as a kill does. No writer of such files does.
+    A process that truncates the file meanwhile would end this one, as a kill does. No writer of
+    such files does.
     """
     with open(path, "rb") as file:
         size = min(size, os.fstat(file.fileno()).st_size)
@@ -162,9 +171,14 @@ def _read(path: Path, size: int) -> Packed:
 
 
 def last_round_in_logs(run: Path, name: str) -> int:
-    """Return the last round of rows of one type in all these files, also beyond the checkpoint; 0: there are none."""
+    """Return the last round of rows of one type in all these files, also beyond the checkpoint; 0:
+    there are none.
+    """
     found = [whole_pieces(path.read_bytes()) for path in (run / TAIL).glob("*.rows")]
-    return max((max(unpacked_rows(data)[name]["round"].to_pylist(), default=0) for data in found), default=0)
+    return max(
+        (max(unpacked_rows(data)[name]["round"].to_pylist(), default=0) for data in found),
+        default=0,
+    )
 
 
 def _paths(extents: deque[LogExtent | None]) -> set[str]:
@@ -196,8 +210,8 @@ class FolderRows:
     def hold(self, rows: Rows) -> None:
         """Add rows that a checkpoint follows: they are written to the log with it.
 
-        They become parts when they are many, or when other rows are appended. Parts are then larger and fewer than with
-        one for each checkpoint.
+        They become parts when they are many, or when other rows are appended. Parts are then larger
+        and fewer than with one for each checkpoint.
         """
         # `nbytes` takes 70 times as long
         size = sum(table.get_total_buffer_size() for table in rows.values() if table.num_rows)
@@ -210,8 +224,8 @@ class FolderRows:
     def append(self, rows: Rows, *, keep: bool = False) -> None:
         """Write rows to parts, after those of the log.
 
-        keep: also in memory, so that `written` need not read them back; for the last rows of a run. Types that cannot
-        be written are added with the next rows.
+        keep: also in memory, so that `written` need not read them back; for the last rows of a run.
+        Types that cannot be written are added with the next rows.
         """
         self.log.add(rows)
         whole = self.log.rows()
@@ -226,7 +240,9 @@ class FolderRows:
         try:
             append_rows(self._run, whole, self.extents)
         except BaseException:
-            self.log.add({name: whole[name] for name in whole if self.extents.get(name) == before.get(name)})
+            self.log.add(
+                {name: whole[name] for name in whole if self.extents.get(name) == before.get(name)}
+            )
             raise
         if keep:
             self._kept = [*kept, whole]

@@ -1,4 +1,6 @@
-"""Pictures per client: how stale its cached embeddings were, when it was at work, and whose records it holds."""
+"""Pictures per client: how stale its cached embeddings were, when it was at work, and whose records
+it holds.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ def staleness_by_client(runs: Sequence[RunView]) -> ReportFigure | None:
     shown, total = _stalest([c for _, _, a in drawn for c in a]), max(len(a) for _, _, a in drawn)
     columns = math.ceil(len(shown) / math.ceil(len(shown) / 4))
     rows = math.ceil(len(shown) / columns)
-    figure, axes = plots.canvas(max(4.5, 2.5 * columns), 1.0 + 1.75 * rows, rows, columns, share=True)
+    figure, axes = plots.canvas(
+        max(4.5, 2.5 * columns), 1.0 + 1.75 * rows, rows, columns, share=True
+    )
     used = max(int(np.flatnonzero(c.bins).max(initial=0)) for _, _, a in drawn for c in a) + 1
     named = {r.party_names for _, r, _ in drawn}
     names = named.pop() if len(named) == 1 else ()
@@ -71,8 +75,12 @@ def staleness_by_client(runs: Sequence[RunView]) -> ReportFigure | None:
     else:
         bins = [(i, r.label, np.sum([c.bins for c in a], axis=0)) for i, r, a in drawn]
     x, ticks = np.arange(used), [_age_words(k) for k in range(used)]
-    curves = [Curve(x, b[:used] / max(b.sum(), 1), plots.line(k), name, run=k) for k, name, b in bins]
-    panel = Panel("Age of used embeddings", "share of used rows", curves, "percent", "age (rounds)", ticks)
+    curves = [
+        Curve(x, b[:used] / max(b.sum(), 1), plots.line(k), name, run=k) for k, name, b in bins
+    ]
+    panel = Panel(
+        "Age of used embeddings", "share of used rows", curves, "percent", "age (rounds)", ticks
+    )
     return ReportFigure("staleness_by_client", caption, figure, [panel])
 
 
@@ -84,10 +92,12 @@ def _age_words(k: int) -> str:
 def timeline(runs: Sequence[RunView]) -> ReportFigure | None:
     """Draw the first round trips of each client as bars from waking to their end, late ones marked.
 
-    One panel for each of the first 6 runs in which time passes, and at most 20 clients in each; the window holds
-    about 10 round trips of the median client and at most 40 of the busiest.
+    One panel for each of the first 6 runs in which time passes, and at most 20 clients in each; the
+    window holds about 10 round trips of the median client and at most 40 of the busiest.
     """
-    drawn = [(r, *_trips(r.rows["service"])) for r in runs if _time_passes(r.rows["service"])][:_MOST_PANELS]
+    drawn = [(r, *_trips(r.rows["service"])) for r in runs if _time_passes(r.rows["service"])][
+        :_MOST_PANELS
+    ]
     if not drawn:
         return None
     heights = [0.6 + 0.28 * len(trips) for _, _, trips, _ in drawn]
@@ -99,7 +109,9 @@ def timeline(runs: Sequence[RunView]) -> ReportFigure | None:
         plots.head(ax, "Activations" if len(runs) == 1 else run.label)
     axes[-1, 0].set_xlabel(clock_axis([run for run, *_ in drawn]))
     names = ("round trip", "late: due while the previous one ran", "when a late one was due")
-    patches = [Patch(color=c, label=n) for c, n in zip((plots.PLAIN, plots.LATE), names, strict=False)]
+    patches = [
+        Patch(color=c, label=n) for c, n in zip((plots.PLAIN, plots.LATE), names, strict=False)
+    ]
     due = Line2D([], [], color=plots.LATE, marker="|", markersize=7, linestyle="", label=names[2])
     plots.legend(figure, [*patches, due], 3)
     caption = f"The first round trips of each client, {_ends({r.horizontal for r, *_ in drawn})}."
@@ -120,14 +132,18 @@ def _ends(kinds: set[bool]) -> str:
 
 
 def _time_passes(service: pa.Table) -> bool:
-    """Return whether the run's clock ever moved; with no delays and no epochs everything happens at 0."""
+    """Return whether the run's clock ever moved; with no delays and no epochs everything happens at
+    0.
+    """
     return service.num_rows > 0 and bool(array(service.column("served")).max() > 0)
 
 
 def _trips(service: pa.Table) -> tuple[list[int], list[metrics.Activity], int]:
-    """Return up to 20 client numbers, their round trips, and how many clients there are to choose from.
+    """Return up to 20 client numbers, their round trips, and how many clients there are to choose
+    from.
 
-    All clients if they are few, one without a round trip included; of many, the first that took part.
+    All clients if they are few, one without a round trip included; of many, the first that took
+    part.
     """
     client = array(service.column("client"))
     took_part = np.unique(client)
@@ -147,7 +163,9 @@ def _stalest(ages: Sequence[metrics.ClientStaleness]) -> list[int]:
     return sorted(list(dict.fromkeys(a.client for a in ranked))[:_MOST_CLIENTS])
 
 
-def _histogram(ax: Axes, ages: metrics.ClientStaleness, used: int, look: dict[str, Any] | None) -> None:
+def _histogram(
+    ax: Axes, ages: metrics.ClientStaleness, used: int, look: dict[str, Any] | None
+) -> None:
     """Draw shares of used rows: as an outline of this look, or filled if the run is alone."""
     total = int(ages.bins.sum())
     share = ages.bins[:used] / max(total, 1)
@@ -168,7 +186,9 @@ def _age_axis(ax: Axes, used: int) -> None:
 
 
 def _bars(ax: Axes, labels: Sequence[str], trips: Sequence[metrics.Activity]) -> bool:
-    """Draw the round trips in the window; return whether some are too short for a bar and drawn as strokes."""
+    """Draw the round trips in the window; return whether some are too short for a bar and drawn as
+    strokes.
+    """
     end, strokes = _window(trips), False
     for t in trips:
         seen = t.woke < end
@@ -176,7 +196,9 @@ def _bars(ax: Axes, labels: Sequence[str], trips: Sequence[metrics.Activity]) ->
         for late, colour in ((False, plots.PLAIN), (True, plots.LATE)):
             chosen = seen & (t.late == late)
             spans = list(zip(t.woke[chosen], (stop - t.woke)[chosen], strict=True))
-            ax.broken_barh(spans, (t.client - 0.32, 0.64), color=colour, edgecolor="white", linewidth=0.4)
+            ax.broken_barh(
+                spans, (t.client - 0.32, 0.64), color=colour, edgecolor="white", linewidth=0.4
+            )
         brief = seen & (stop - t.woke < end * _SHORTEST)
         strokes |= bool(brief.any())
         colours = np.where(t.late[brief], plots.LATE, plots.PLAIN).tolist()
@@ -192,7 +214,9 @@ def _bars(ax: Axes, labels: Sequence[str], trips: Sequence[metrics.Activity]) ->
 
 
 def _window(trips: Sequence[metrics.Activity]) -> float:
-    """Return the end of the window, in seconds of the run's clock: all there is where that is not much."""
+    """Return the end of the window, in seconds of the run's clock: all there is where that is not
+    much.
+    """
     wakes: list[Any] = [t.woke for t in trips if len(t.woke)]
     typical = float(np.median([w[: _TYPICAL_TRIPS + 1][-1] for w in wakes]))
     if np.median([len(w) for w in wakes]) <= _TYPICAL_TRIPS:
@@ -202,7 +226,9 @@ def _window(trips: Sequence[metrics.Activity]) -> float:
 
 
 def records_per_user(runs: Sequence[RunView]) -> ReportFigure | None:
-    """Draw how many records each user has, coloured by silo: Uldp-FL's figure 13; equal ones once."""
+    """Draw how many records each user has, coloured by silo: Uldp-FL's figure 13; equal ones
+    once.
+    """
     found = [(run, counts_of(run.rows["pair"])) for run in runs if run.rows["pair"].num_rows]
     different: list[tuple[RunView, np.ndarray]] = []
     for run, counts_SU in found:
@@ -240,7 +266,14 @@ def _stack(ax: Axes, counts_SU: np.ndarray) -> None:
     tops_SU = np.cumsum(counts_SU, axis=0)
     edges = np.arange(counts_SU.shape[1] + 1) + 0.5
     for silo, top_U in enumerate(tops_SU):
-        ax.stairs(top_U, edges, baseline=top_U - counts_SU[silo], fill=True, color=_colour(silo), linewidth=0)
+        ax.stairs(
+            top_U,
+            edges,
+            baseline=top_U - counts_SU[silo],
+            fill=True,
+            color=_colour(silo),
+            linewidth=0,
+        )
     ax.set_xlim(edges[0], edges[-1])
     ax.set_ylim(bottom=0)
 

@@ -1,7 +1,8 @@
-"""The lines of a comparison: a method at one ε, with its runs and their curves, and their band over the seeds.
+"""The lines of a comparison: a method at one ε, with its runs and their curves, and their band over
+the seeds.
 
-A line is a method (its label) at one ε, the one its noise is calibrated to (None: no noise); its runs differ in
-their seeds. Tables have the schemas of `raydpzv.report.comparison_table`.
+A line is a method (its label) at one ε, the one its noise is calibrated to (None: no noise); its
+runs differ in their seeds. Tables have the schemas of `raydpzv.report.comparison_table`.
 """
 
 from __future__ import annotations
@@ -74,7 +75,9 @@ class Evaluations:
 
 @dataclass(frozen=True)
 class Line:
-    """A line of the table: its runs (rows of RUNS) with their curves, both in order; without those not run."""
+    """A line of the table: its runs (rows of RUNS) with their curves, both in order; without those
+    not run.
+    """
 
     label: str
     epsilon: float | None
@@ -87,7 +90,9 @@ class Line:
     @property
     def noisy(self) -> bool:
         """Whether noise was asked for."""
-        return self.epsilon is not None or any(run.get("multiplier") or run.get("sigma") for run in self.runs)
+        return self.epsilon is not None or any(
+            run.get("multiplier") or run.get("sigma") for run in self.runs
+        )
 
     @property
     def failed(self) -> list[Mapping[str, Any]]:
@@ -96,7 +101,9 @@ class Line:
 
     @property
     def warnings(self) -> list[str]:
-        """What is suspicious in its runs that did not fail, each with its seeds; a control's are not compared to it."""
+        """What is suspicious in its runs that did not fail, each with its seeds; a control's are
+        not compared to it.
+        """
         whole = [run for run in self.runs if run["outcome"] not in FAILURES]
         return [
             f"{warning} ({len(seeds)} of {len(self.runs)} runs: seed {', '.join(map(str, seeds))})"
@@ -113,7 +120,9 @@ class Line:
 
 @dataclass(frozen=True)
 class Band:
-    """Accuracy of several runs at common updates: x, and the accuracy's median, minimum and maximum."""
+    """Accuracy of several runs at common updates: x, and the accuracy's median, minimum and
+    maximum.
+    """
 
     x: Floats
     median: Floats
@@ -122,11 +131,15 @@ class Band:
 
 
 def as_meant(row: Mapping[str, Any], *outcomes: str) -> bool:
-    """Return whether such outcomes are no failure: the control whose clients learn nothing may predict one class.
+    """Return whether such outcomes are no failure: the control whose clients learn nothing may
+    predict one class.
 
     If its loss has blown up, its outcome is "diverged", which is a failure.
     """
-    return row["method"] == "frozen" and set(outcomes) <= {"constant prediction", "one class' share"}
+    return row["method"] == "frozen" and set(outcomes) <= {
+        "constant prediction",
+        "one class' share",
+    }
 
 
 def fails(run: Mapping[str, Any]) -> bool:
@@ -140,7 +153,9 @@ def lines(runs: pa.Table, curves: pa.Table) -> list[Line]:
     for run in runs.to_pylist():
         found.setdefault((run["label"], run["epsilon"]), []).append(run)
     places: dict[Key, list[int]] = {}
-    for i, key in enumerate(zip(*(curves[n].to_pylist() for n in ("label", "epsilon", "seed")), strict=True)):
+    for i, key in enumerate(
+        zip(*(curves[n].to_pylist() for n in ("label", "epsilon", "seed")), strict=True)
+    ):
         places.setdefault(key, []).append(i)
     names = [name for name in curves.column_names if name not in _NO_SCORES]
     columns = {name: curves[name].to_numpy().astype(np.float64) for name in (*_FIELDS, *names)}
@@ -182,7 +197,9 @@ def final_accuracy(run: Mapping[str, Any]) -> float:
 
 
 def ends_without_model(run: Mapping[str, Any]) -> bool:
-    """Return whether a run ends without a model: an error ended it, or it has no score that is a number."""
+    """Return whether a run ends without a model: an error ended it, or it has no score that is a
+    number.
+    """
     ended = run["outcome"] in FAILURES and run["status"] in ("failed", "missing")
     names = ("accuracy", "concordance", *(("loss",) if run["outcome"] == "ok" else ()))
     unscored = all(math.isnan(known(run.get(name))) for name in names)
@@ -190,14 +207,20 @@ def ends_without_model(run: Mapping[str, Any]) -> bool:
 
 
 def score_name(lines: Sequence[Line]) -> str:
-    """Return what runs are judged by: accuracy; of times concordance; of numbers rmse, or else the loss."""
+    """Return what runs are judged by: accuracy; of times concordance; of numbers rmse, or else the
+    loss.
+    """
     runs = [run for line in lines for run in line.runs if not ends_without_model(run)]
     ordered = ("accuracy", "concordance", "rmse", "loss")
-    return next((n for n in ordered if any(math.isfinite(known(run.get(n))) for run in runs)), "accuracy")
+    return next(
+        (n for n in ordered if any(math.isfinite(known(run.get(n))) for run in runs)), "accuracy"
+    )
 
 
 def judged(lines: Sequence[Line]) -> tuple[str, Sequence[Line]]:
-    """Return what runs are judged by, and lines whose accuracies are that: over the runs that end with a model."""
+    """Return what runs are judged by, and lines whose accuracies are that: over the runs that end
+    with a model.
+    """
     score = score_name(lines)
     if score == "accuracy":
         return score, lines
@@ -214,8 +237,9 @@ def judged(lines: Sequence[Line]) -> tuple[str, Sequence[Line]]:
 def band(curves: Sequence[Evaluations], by: str) -> Band:
     """Return median and range of the accuracy at every update at which a run was evaluated.
 
-    by: the field of a curve that is x, of which the median is taken too. A run keeps its last accuracy after its end,
-    or 0 if it broke off; updates before the first evaluation of any run are left out.
+    by: the field of a curve that is x, of which the median is taken too. A run keeps its last
+    accuracy after its end, or 0 if it broke off; updates before the first evaluation of any run are
+    left out.
     """
     ran = [c for c in curves if len(c.update)]
     if not any(c.scored for c in ran):
@@ -223,15 +247,22 @@ def band(curves: Sequence[Evaluations], by: str) -> Band:
     grid = np.unique(np.concatenate([c.update for c in ran]))
     grid = grid[grid >= max(c.update[0] for c in ran)]
     accuracy = np.stack([_at_updates(c, np.nan_to_num(c.accuracy), grid, 0.0) for c in curves])
-    x = np.nanmedian(np.stack([_at_updates(c, getattr(c, by), grid, math.nan) for c in ran]), axis=0)
+    x = np.nanmedian(
+        np.stack([_at_updates(c, getattr(c, by), grid, math.nan) for c in ran]), axis=0
+    )
     # where a run broke off, the median of x is over fewer runs and could step back
     return Band(
-        np.maximum.accumulate(x), np.median(accuracy, axis=0), accuracy.min(axis=0), accuracy.max(axis=0)
+        np.maximum.accumulate(x),
+        np.median(accuracy, axis=0),
+        accuracy.min(axis=0),
+        accuracy.max(axis=0),
     )
 
 
 def _at_updates(curve: Evaluations, values: Floats, grid: Floats, after: float) -> Floats:
-    """Return the last value at or before each update of the grid; `after` the end of a run that broke off."""
+    """Return the last value at or before each update of the grid; `after` the end of a run that
+    broke off.
+    """
     place = np.searchsorted(curve.update, grid, "right") - 1
     found: Floats = np.append(values, after)[place]
     if curve.broken and len(curve.update):

@@ -1,6 +1,8 @@
-"""The report of a comparison: rows and table as files, pictures for papers, and one self-contained HTML page.
+"""The report of a comparison: rows and table as files, pictures for papers, and one self-contained
+HTML page.
 
-Equal tables give equal files. The page asks nothing of a network, and runs the two scripts of every page alone.
+Equal tables give equal files. The page asks nothing of a network, and runs the two scripts of every
+page alone.
 """
 
 from __future__ import annotations
@@ -49,8 +51,9 @@ _AXES = {
 class About:
     """What a comparison's page says of its plan.
 
-    plan: comparison.toml's text; targets: test accuracies, shares of 1; heads: why the methods' heads learn
-    differently, "" if they do not. pages: where the page of a run is, seen from the comparison's, by the run's folder.
+    plan: comparison.toml's text; targets: test accuracies, shares of 1; heads: why the methods'
+    heads learn differently, "" if they do not. pages: where the page of a run is, seen from the
+    comparison's, by the run's folder.
     """
 
     title: str
@@ -63,7 +66,8 @@ class About:
 def write_comparison(folder: Path, compared: Compared, about: About, form: str = "png") -> Path:
     """Write `rows/*`, `table.*`, `plots/*` and `comparison.html` into `folder`; return the page.
 
-    form: of the pictures, "png", "pdf" or "svg". A picture that an earlier call left and this one has not is deleted.
+    form: of the pictures, "png", "pdf" or "svg". A picture that an earlier call left and this one
+    has not is deleted.
     """
     check_form(form)
     (folder / "plots").mkdir(parents=True, exist_ok=True)
@@ -100,7 +104,12 @@ def _page(
     ]
     drawn = sorted(filter(found.get, found))
     return rendered(
-        "comparison", version=version, missing=missing, form=form, drawn=drawn, **_words(view, about)
+        "comparison",
+        version=version,
+        missing=missing,
+        form=form,
+        drawn=drawn,
+        **_words(view, about),
     )
 
 
@@ -121,7 +130,8 @@ def _words(view: ComparisonView, about: About) -> dict[str, Any]:
         "runs": words.run_rows(runs, about.pages),
         "accuracy_note": words.ACCURACY_NOTE,
         "targets": [
-            (words.target_title(t), words.target_grid(view.rows, t)) for t in dict.fromkeys(view.targets)
+            (words.target_title(t), words.target_grid(view.rows, t))
+            for t in dict.fromkeys(view.targets)
         ],
         "target_note": words.TARGET_NOTE,
         "privacy": privacy,
@@ -135,11 +145,17 @@ def _words(view: ComparisonView, about: About) -> dict[str, Any]:
 
 
 def _data(found: Sequence[Line]) -> dict[str, Any]:
-    """Return what the page's charts draw: each line is a run of the charts, with clocks of its own."""
-    tables = [{axis: _clock(line, of) for axis, (of, _) in _AXES.items()} for line in judged(found)[1]]
+    """Return what the page's charts draw: each line is a run of the charts, with clocks of its
+    own.
+    """
+    tables = [
+        {axis: _clock(line, of) for axis, (of, _) in _AXES.items()} for line in judged(found)[1]
+    ]
     axes = {axis: said for axis, (_, said) in _AXES.items() if any(any(t[axis]) for t in tables)}
     shown = [panel for panel in (plots.accuracy_panel(found), plots.cost_panel(found)) if panel]
-    groups = dict.fromkeys(curve.group for panel in shown for curve in panel.curves if curve.group != "*")
+    groups = dict.fromkeys(
+        curve.group for panel in shown for curve in panel.curves if curve.group != "*"
+    )
     return {
         "axes": axes or {"update": "updates"},
         "groups": [*groups, *([""] if len(groups) > 1 else [])],
@@ -169,7 +185,9 @@ def _facts(runs: pa.Table) -> str:
 
 def _pictures(view: ComparisonView) -> dict[str, ReportFigure | None]:
     costs = {"bytes_to_target", "seconds_to_target"}
-    return {name: getattr(plots, name)(view if name in costs else view.lines) for name in _NOT_DRAWN}
+    return {
+        name: getattr(plots, name)(view if name in costs else view.lines) for name in _NOT_DRAWN
+    }
 
 
 def _write_table(path: Path, rows: pa.Table) -> None:

@@ -1,7 +1,8 @@
-"""Pictures of a comparison's lines: accuracy, and what it took to reach a target, as medians with ranges over seeds.
+"""Pictures of a comparison's lines: accuracy, and what it took to reach a target, as medians with
+ranges over seeds.
 
-A function returns None where there is nothing to draw. A method has one colour in all pictures. Controls are black and
-grey, and are in every panel, since they have no ε.
+A function returns None where there is nothing to draw. A method has one colour in all pictures.
+Controls are black and grey, and are in every panel, since they have no ε.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from raydpzv.report.comparison_table import ComparisonView, target_name
 from raydpzv.report.plots import Curve, Look, Panel, ReportFigure
 
 DISCLAIMER = (
-    "ε in this picture is what each method's noise is calibrated to, not what is proved: the privacy table states what "
-    "is proved, and against whom."
+    "ε in this picture is what each method's noise is calibrated to, not what is proved: the "
+    "privacy table states what is proved, and against whom."
 )
 """Belongs to every picture that shows an ε."""
 _MOST_COLUMNS = 4
@@ -41,9 +42,13 @@ Row = Mapping[str, Any]
 
 
 def looks(lines: Sequence[Line]) -> dict[str, Look]:
-    """Return the colour and dash of every label: the palette without black for methods, dashed greys for controls."""
+    """Return the colour and dash of every label: the palette without black for methods, dashed
+    greys for controls.
+    """
     methods = list(dict.fromkeys(line.label for line in lines if not line.control))
-    controls = [c for c in dict.fromkeys(line.label for line in lines if line.control) if c not in methods]
+    controls = [
+        c for c in dict.fromkeys(line.label for line in lines if line.control) if c not in methods
+    ]
     found = {label: plots.line(i + i // _BLACK) for i, label in enumerate(methods)}
     for i, label in enumerate(controls):
         dash = (0, (6 - 2 * (i % 3), 2))
@@ -66,7 +71,8 @@ def spent(lines: Sequence[Line]) -> list[float | None]:
 
 @dataclass(frozen=True)
 class _Over:
-    """What accuracy is drawn over: the field of a run's evaluations, its words on the axis, its unit.
+    """What accuracy is drawn over: the field of a run's evaluations, its words on the axis, its
+    unit.
 
     name: of the picture; wide: may the axis be logarithmic?
     """
@@ -89,11 +95,15 @@ def accuracy_over_bytes(lines: Sequence[Line]) -> ReportFigure | None:
     """Draw test accuracy against the bytes of both directions, of lines that send any."""
     unit, name = text.size_unit(max(_ends(lines, "bytes"), default=0.0))
     caption = "Test accuracy against the tensor bytes sent by all parties, up and down together."
-    return _over(lines, _Over("bytes", "bytes", f"sent, up and down ({name})", caption, unit, wide=True))
+    return _over(
+        lines, _Over("bytes", "bytes", f"sent, up and down ({name})", caption, unit, wide=True)
+    )
 
 
 def accuracy_over_vector_length(lines: Sequence[Line]) -> ReportFigure | None:
-    """Draw test accuracy against DeComFL's communication vector length, of horizontal lines that send any."""
+    """Draw test accuracy against DeComFL's communication vector length, of horizontal lines that
+    send any.
+    """
     name = "vector_length"
     caption = "Test accuracy against the communication vector length: numbers sent both ways, per client on average."
     return _over(lines, _Over(name, name, "communication vector length", caption, wide=True))
@@ -106,7 +116,9 @@ def accuracy_over_seconds(lines: Sequence[Line]) -> ReportFigure | None:
 
 
 def accuracy_over_epsilon(lines: Sequence[Line]) -> ReportFigure | None:
-    """Draw the final accuracy of each method at each ε, or what runs without one are judged by; None without any ε."""
+    """Draw the final accuracy of each method at each ε, or what runs without one are judged by;
+    None without any ε.
+    """
     (score, lines), values = judged(lines), spent(lines)
     if all(v is None for v in values) or not _scored(lines):
         return None
@@ -120,7 +132,11 @@ def accuracy_over_epsilon(lines: Sequence[Line]) -> ReportFigure | None:
         _level(ax, control, look[control.label])
     step = _STAGGER / max(len(methods), 1)
     for i, label in enumerate(methods):
-        own = {line.epsilon: line for line in lines if line.label == label and not line.control and line.runs}
+        own = {
+            line.epsilon: line
+            for line in lines
+            if line.label == label and not line.control and line.runs
+        }
         shift = step * (i - (len(methods) - 1) / 2)
         _points(ax, [(k + shift, own[v]) for k, v in enumerate(values) if v in own], look[label])
     ax.set_xticks(range(len(values)), [calibrated(v) for v in values])
@@ -136,7 +152,9 @@ def accuracy_over_epsilon(lines: Sequence[Line]) -> ReportFigure | None:
 
 
 def accuracy_panel(lines: Sequence[Line]) -> Panel | None:
-    """Return the page's chart of what runs are judged by, over updates with bands over the seeds; None without any."""
+    """Return the page's chart of what runs are judged by, over updates with bands over the seeds;
+    None without any.
+    """
     score, lines = judged(lines)
     look, curves = looks(lines), []
     for place, line in enumerate(lines):
@@ -144,12 +162,16 @@ def accuracy_panel(lines: Sequence[Line]) -> Panel | None:
         if len(found.x):
             name, edges = named(line.label, line.epsilon), (found.low, found.high)
             own = look[line.label]
-            curves.append(Curve(found.x, found.median, own, name, edges, run=place, group=_group(line)))
+            curves.append(
+                Curve(found.x, found.median, own, name, edges, run=place, group=_group(line))
+            )
     return Panel(f"Test {score}", f"test {score}", curves, _form(score)) if curves else None
 
 
 def cost_panel(lines: Sequence[Line]) -> Panel | None:
-    """Return the page's chart of final scores over bytes, each with its ε; None where nothing travels."""
+    """Return the page's chart of final scores over bytes, each with its ε; None where nothing
+    travels.
+    """
     score, lines = judged(lines)
     look, curves, notes = looks(lines), [], []
     for place, line in enumerate(lines):
@@ -159,11 +181,20 @@ def cost_panel(lines: Sequence[Line]) -> Panel | None:
             continue
         x, y = np.array([np.median(sent)]), np.array([np.median(accuracy)])
         curves.append(
-            Curve(x, y, look[line.label], named(line.label, line.epsilon), run=place, group=_group(line))
+            Curve(
+                x,
+                y,
+                look[line.label],
+                named(line.label, line.epsilon),
+                run=place,
+                group=_group(line),
+            )
         )
         notes.append([] if line.epsilon is None else [f"ε {calibrated(line.epsilon)}"])
     title, axis = f"{score[0].upper()}{score[1:]}, ε and bytes", "bytes sent, up and down"
-    return Panel(title, f"test {score}", curves, _form(score), axis, notes=notes) if curves else None
+    return (
+        Panel(title, f"test {score}", curves, _form(score), axis, notes=notes) if curves else None
+    )
 
 
 def _form(score: str) -> Literal["percent", "number"]:
@@ -171,12 +202,16 @@ def _form(score: str) -> Literal["percent", "number"]:
 
 
 def _group(line: Line) -> str:
-    """Return the lines that a page shows a line with: those of its ε; a control is with all of them."""
+    """Return the lines that a page shows a line with: those of its ε; a control is with all of
+    them.
+    """
     return "*" if line.control else _noise_words(line.epsilon, [line])
 
 
 def _scored(lines: Sequence[Line]) -> bool:
-    """Return whether any run has what it is judged by; of survival times only the last one is kept."""
+    """Return whether any run has what it is judged by; of survival times only the last one is
+    kept.
+    """
     return any(math.isfinite(final_accuracy(run)) for line in lines for run in line.runs)
 
 
@@ -211,7 +246,9 @@ def _over(lines: Sequence[Line], over: _Over) -> ReportFigure | None:
     _name_axes(axes, len(values), over.words)
     _legend(figure, moving, look)
     caption = over.caption.replace("accuracy", score, 1)
-    return ReportFigure(f"accuracy_over_{over.name}", _caption(caption, lines, moving, values), figure)
+    return ReportFigure(
+        f"accuracy_over_{over.name}", _caption(caption, lines, moving, values), figure
+    )
 
 
 def _noise_words(value: float | None, shown: Sequence[Line]) -> str:
@@ -244,7 +281,11 @@ def _caption(
 
 
 def _panel(
-    ax: Axes, lines: Sequence[Line], over: _Over, look: Mapping[str, Look], said: Callable[[float], str]
+    ax: Axes,
+    lines: Sequence[Line],
+    over: _Over,
+    look: Mapping[str, Look],
+    said: Callable[[float], str],
 ) -> list[Curve]:
     """Draw the lines of one ε; return their curves."""
     curves = []
@@ -253,11 +294,25 @@ def _panel(
         end = said(found.median[-1]) if len(found.x) else ""
         edges, own = (found.low, found.high), look[line.label]
         curves.append(
-            Curve(found.x / over.unit, found.median, own, "", edges, end, marked=not line.control, over=2.5)
+            Curve(
+                found.x / over.unit,
+                found.median,
+                own,
+                "",
+                edges,
+                end,
+                marked=not line.control,
+                over=2.5,
+            )
         )
         for run, curve in zip(line.runs, line.curves, strict=True):
             if run in line.failed and len(curve.update):
-                _cross(ax, getattr(curve, over.field)[-1] / over.unit, final_accuracy(run), own["color"])
+                _cross(
+                    ax,
+                    getattr(curve, over.field)[-1] / over.unit,
+                    final_accuracy(run),
+                    own["color"],
+                )
     plots.lines(ax, curves)
     return curves
 
@@ -270,7 +325,14 @@ def _points(ax: Axes, points: Sequence[tuple[float, Line]], look: Look) -> None:
     above = [a.max() - m for m, a in zip(median, accuracy, strict=True)]
     ax.plot(x, median, color=look["color"], linestyle=look["linestyle"], linewidth=0.8, alpha=0.6)
     ax.errorbar(
-        x, median, yerr=[below, above], fmt="o", markersize=5, capsize=3, color=look["color"], linewidth=1.4
+        x,
+        median,
+        yerr=[below, above],
+        fmt="o",
+        markersize=5,
+        capsize=3,
+        color=look["color"],
+        linewidth=1.4,
     )
     for at, line in points:
         for run in line.failed:
@@ -284,7 +346,9 @@ def _level(ax: Axes, control: Line, look: Look) -> None:
 
 
 def _cross(ax: Axes, x: float, y: float, colour: str) -> None:
-    ax.plot([x], [y], marker="x", markersize=8, markeredgewidth=2, color=colour, zorder=4, clip_on=False)
+    ax.plot(
+        [x], [y], marker="x", markersize=8, markeredgewidth=2, color=colour, zorder=4, clip_on=False
+    )
 
 
 def _legend(figure: Figure, lines: Sequence[Line], look: Mapping[str, Look]) -> None:
@@ -292,7 +356,9 @@ def _legend(figure: Figure, lines: Sequence[Line], look: Mapping[str, Look]) -> 
     handles = [Line2D([], [], **look[label], label=plain(label)) for label in labels]
     if any(line.failed for line in lines):
         look_of_cross: Look = {"color": plots.INK, "marker": "x", "linestyle": ""}
-        handles.append(Line2D([], [], **look_of_cross, markersize=7, markeredgewidth=2, label=_FAILED))
+        handles.append(
+            Line2D([], [], **look_of_cross, markersize=7, markeredgewidth=2, label=_FAILED)
+        )
     plots.legend(figure, handles)
 
 
@@ -332,9 +398,13 @@ def bytes_to_target(view: ComparisonView) -> ReportFigure | None:
 
 
 def seconds_to_target(view: ComparisonView) -> ReportFigure | None:
-    """Draw the median simulated seconds up to each target that any run reached; None where no time passes."""
+    """Draw the median simulated seconds up to each target that any run reached; None where no time
+    passes.
+    """
     cost = _Spent("seconds", "simulated seconds", 1.0, lambda v: f"{text.number(v)} s")
-    return _draw_costs(view, cost, "Simulated seconds until the first evaluation at or above a test accuracy")
+    return _draw_costs(
+        view, cost, "Simulated seconds until the first evaluation at or above a test accuracy"
+    )
 
 
 def _draw_costs(view: ComparisonView, cost: _Spent, caption: str) -> ReportFigure | None:
@@ -362,11 +432,15 @@ def _draw_costs(view: ComparisonView, cost: _Spent, caption: str) -> ReportFigur
     axes[0, 0].set_ylim(len(rows) - 0.4, -0.6)
     axes[0, 0].set_yticks(range(len(rows)), [_name(row) for row in rows])
     figure.supxlabel(cost.axis, fontsize=10, color=plots.INK)
-    return ReportFigure(f"{cost.name}_to_target", _cost_caption(caption, rows, asked, reached), figure)
+    return ReportFigure(
+        f"{cost.name}_to_target", _cost_caption(caption, rows, asked, reached), figure
+    )
 
 
 def _scale(ax: Axes, ends: Sequence[float]) -> None:
-    """Choose a logarithmic axis where the costs span much, and keep room for words beside the longest bar."""
+    """Choose a logarithmic axis where the costs span much, and keep room for words beside the
+    longest bar.
+    """
     low, high = min(ends), max(ends)
     if plots.wide(ends):
         ax.set_xscale("log")
@@ -381,11 +455,15 @@ def _bar(ax: Axes, place: int, row: Row, target: float, cost: _Spent, look: Look
     if math.isinf(median) or math.isnan(median):
         words, end = (f"{count} of {runs} reached it" if count else "not reached"), left
     else:
-        ax.barh(place, max(median - left, 0.0), left=left, height=0.62, color=look["color"], alpha=0.85)
+        ax.barh(
+            place, max(median - left, 0.0), left=left, height=0.62, color=look["color"], alpha=0.85
+        )
         low, high = cost.of(row, target, "min"), cost.of(row, target, "max")
         end = high if math.isfinite(high) else median
         if low < end:
-            ax.plot([low, end], [place, place], color=plots.INK, linewidth=1.2, marker="|", markersize=5)
+            ax.plot(
+                [low, end], [place, place], color=plots.INK, linewidth=1.2, marker="|", markersize=5
+            )
         words = cost.said(median * cost.divisor) + (f" ({count} of {runs})" if count < runs else "")
     colour = plots.INK if math.isfinite(median) else "#888888"
     ax.annotate(
@@ -399,10 +477,10 @@ def _name(row: Row) -> str:
     return said if row["epsilon"] is None else f"{said}, ε {calibrated(row['epsilon'])}"
 
 
-def _cost_caption(caption: str, rows: Sequence[Row], asked: Sequence[float], reached: Sequence[float]) -> str:
-    said = (
-        f"{caption}: median over the seeds, strokes from the lowest to the highest of those that reached it."
-    )
+def _cost_caption(
+    caption: str, rows: Sequence[Row], asked: Sequence[float], reached: Sequence[float]
+) -> str:
+    said = f"{caption}: median over the seeds, strokes from the lowest to the highest of those that reached it."
     if missed := [f"{100 * t:g} %" for t in asked if t not in reached]:
         said += f" No run reached {' or '.join(missed)}."
     return said + (f" {DISCLAIMER}" if any(row["epsilon"] is not None for row in rows) else "")

@@ -1,7 +1,8 @@
-"""What is proved against whom, for all lines of a comparison: equal rows appear once, each note once below.
+"""What is proved against whom, for all lines of a comparison: equal rows appear once, each note
+once below.
 
-A claim is a row of `raydpzv.report.comparison_table.CLAIMS`. Of the seeds of a line the largest ε counts, and it is
-proved only if it is for every seed.
+A claim is a row of `raydpzv.report.comparison_table.CLAIMS`. Of the seeds of a line the largest ε
+counts, and it is proved only if it is for every seed.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ from raydpzv.report.privacy import ClaimRow, merged, proved_mark
 from raydpzv.report.table import Column, Grid, grid
 
 MEANING = (
-    "ε: the largest over the seeds, infinite (∞) where nothing is bounded. The ε that noise is calibrated to is what a "
-    "calibration aims at; proved is what this table says is proved, against the adversary in the same row alone."
+    "ε: the largest over the seeds, infinite (∞) where nothing is bounded. The ε that noise is "
+    "calibrated to is what a calibration aims at; proved is what this table says is proved, "
+    "against the adversary in the same row alone."
 )
 Place = tuple[str, float | None]
 """A line: its label and the ε that its noise is calibrated to."""
@@ -85,7 +87,9 @@ class ComparedPrivacy:
 
     @property
     def beside(self) -> Grid:
-        """The rows as text without numbers of notes, for a page that has the notes beside the rows."""
+        """The rows as text without numbers of notes, for a page that has the notes beside the
+        rows.
+        """
         return grid(_COLUMNS[:-1], self.rows)
 
 
@@ -103,7 +107,9 @@ def compared_privacy(claims: pa.Table, runs: pa.Table) -> ComparedPrivacy:
 
 
 def privacy_line(claims: pa.Table, runs: pa.Table) -> str:
-    """Return in a line how many lines with noise are private, and in words the smallest and the largest ε of these."""
+    """Return in a line how many lines with noise are private, and in words the smallest and the
+    largest ε of these.
+    """
     stated = claims.to_pylist()
     noised = {_place(c) for c in stated if c["mechanism"] != "none"}
     if not noised and any(_asked(r) and r["outcome"] != "ok" for r in runs.to_pylist()):
@@ -123,7 +129,9 @@ def privacy_line(claims: pa.Table, runs: pa.Table) -> str:
     some = "the only line" if len(noised) == 1 else f"{len(private)} of {len(noised)} lines"
     said = f"Privacy: {some} with noise {'is' if len(private) == 1 else 'are'} private"
     left = "" if len(private) == len(noised) else "; the others are NOT PRIVATE"
-    words = {place: f"{named(*place)}: {found[place].headline()}" for place in (private[0], private[-1])}
+    words = {
+        place: f"{named(*place)}: {found[place].headline()}" for place in (private[0], private[-1])
+    }
     return " ".join([f"{said}{left}.", *words.values()])
 
 
@@ -150,8 +158,13 @@ def _groups(claims: Iterable[Mapping[str, Any]]) -> Iterable[list[Mapping[str, A
 
 
 def _largest(seeds: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """Return the claim with the largest ε; one that is not stated bounds nothing. Proved: for every seed."""
-    known = [c if not math.isnan(c["claimed"]) else {**c, "claimed": math.inf, "holds": False} for c in seeds]
+    """Return the claim with the largest ε; one that is not stated bounds nothing. Proved: for every
+    seed.
+    """
+    known = [
+        c if not math.isnan(c["claimed"]) else {**c, "claimed": math.inf, "holds": False}
+        for c in seeds
+    ]
     worst = max(known, key=lambda c: float(c["claimed"]))
     return {**worst, "holds": all(c["holds"] for c in known)}
 
@@ -177,12 +190,16 @@ def _row(claim: Mapping[str, Any], notes: Sequence[str]) -> ComparedClaim:
 
 
 def _stated(claim: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row of CLAIMS as a claim: in `CLAIMS`, epsilon is what the line's noise is calibrated to."""
+    """Return a row of CLAIMS as a claim: in `CLAIMS`, epsilon is what the line's noise is
+    calibrated to.
+    """
     return {**claim, "epsilon": claim["claimed"]}
 
 
 def _shared(groups: Sequence[Sequence[ComparedClaim]]) -> list[ComparedClaim]:
-    """Return the rows of all lines, of lines with equal rows once; rows without a mechanism come last, each once."""
+    """Return the rows of all lines, of lines with equal rows once; rows without a mechanism come
+    last, each once.
+    """
     blocks: dict[tuple[ComparedClaim, ...], tuple[Place, ...]] = {}
     for plain in (False, True):
         for rows in groups:

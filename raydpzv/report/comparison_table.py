@@ -1,15 +1,16 @@
 """Runs side by side: the rows that a comparison keeps, and the one table they fold into.
 
-A line of the table is a method (its label) at one ε, the one its noise is calibrated to (null: none, or noise by a
-multiplier that the label names); its runs differ in their seeds. A run has failed if its outcome is one of FAILURES.
-Failed runs stay in every median and range:
+A line of the table is a method (its label) at one ε, the one its noise is calibrated to (null:
+none, or noise by a multiplier that the label names); its runs differ in their seeds. A run has
+failed if its outcome is one of FAILURES. Failed runs stay in every median and range:
 
-- with accuracy 0 (final, best, at equal budgets) and other scores of 0 where the run ends without a model, since it
-  predicts nothing;
-- as never having reached a target, whatever they had reached before, since a model that predicts one class has that
-  class' share.
+- with accuracy 0 (final, best, at equal budgets) and other scores of 0 where the run ends without a
+  model, since it predicts nothing;
+- as never having reached a target, whatever they had reached before, since a model that predicts
+  one class has that class' share.
 
-A run that was not made ("not run") is in no number but `not_run`. A median over nothing is NaN, never 0.
+A run that was not made ("not run") is in no number but `not_run`. A median over nothing is NaN,
+never 0.
 """
 
 from __future__ import annotations
@@ -50,9 +51,15 @@ RUNS = pa.schema(
         ("outcome", pa.string()),  # "ok", "not run" or one of FAILURES
         ("reason", pa.string()),  # "" if ok
         ("accuracy", pa.float64()),  # of the last evaluation; NaN where there is none
-        ("best_accuracy", pa.float64()),  # of the model that validation rows choose; NaN without them
+        (
+            "best_accuracy",
+            pa.float64(),
+        ),  # of the model that validation rows choose; NaN without them
         ("validation_accuracy", pa.float64()),  # of that model; NaN without them
-        ("peak_accuracy", pa.float64()),  # the highest of any evaluation, chosen on test rows: shows a fall
+        (
+            "peak_accuracy",
+            pa.float64(),
+        ),  # the highest of any evaluation, chosen on test rows: shows a fall
         ("roc_auc", pa.float64()),  # of the last evaluation; NaN where there are no two classes
         ("pr_auc", pa.float64()),
         ("balanced_accuracy", pa.float64()),  # of two classes, likewise
@@ -104,7 +111,10 @@ CLAIMS = pa.schema(
         ("holds", pa.bool_()),
         ("note", pa.string()),
         ("scope", pa.string()),
-        ("guess", pa.float64()),  # how often an attacker is right at most; null where no ε is proved
+        (
+            "guess",
+            pa.float64(),
+        ),  # how often an attacker is right at most; null where no ε is proved
     ]
 )
 
@@ -120,7 +130,9 @@ class Compared(NamedTuple):
         """Return a row for each method and ε, and the score that they are judged by."""
         view = ComparisonView(self)
         score = score_name(view.lines)
-        if any(f"{score}_median" not in row for row in view.rows):  # they have no column of the loss
+        if any(
+            f"{score}_median" not in row for row in view.rows
+        ):  # they have no column of the loss
             score = next(iter(view.measures), "accuracy")
         return view.rows, score
 
@@ -154,7 +166,9 @@ def target_name(target: float) -> str:
 
 @dataclass(frozen=True)
 class ComparisonView:
-    """A comparison as its tables, pictures and page read it; targets: test accuracies, shares of 1."""
+    """A comparison as its tables, pictures and page read it; targets: test accuracies, shares of
+    1.
+    """
 
     compared: Compared
     targets: Sequence[float] = ()
@@ -173,19 +187,23 @@ class ComparisonView:
     def bytes_at(self) -> int:
         """The most bytes, up and down together, that every run covers; 0 where nothing travels.
 
-        Runs that send nothing cover any number. Those not run are left out, and those that broke off without a model,
-        which count with accuracy 0 at any budget.
+        Runs that send nothing cover any number. Those not run are left out, and those that broke
+        off without a model, which count with accuracy 0 at any budget.
         """
         return int(min((c.bytes[-1] for c in self._moving if c.bytes[-1] > 0), default=0))
 
     @cached_property
     def seconds_at(self) -> float:
-        """The most seconds of the run's clock that every run covers, as of bytes; NaN where no time passes."""
+        """The most seconds of the run's clock that every run covers, as of bytes; NaN where no time
+        passes.
+        """
         return float(min((c.time[-1] for c in self._moving if c.time[-1] > 0), default=math.nan))
 
     @cached_property
     def _moving(self) -> list[Evaluations]:
-        """The curves over which an equal budget is taken: those with an evaluation after update 0."""
+        """The curves over which an equal budget is taken: those with an evaluation after update
+        0.
+        """
         found = [c for line in self.lines for c in line.curves if not c.broken and c.scored]
         return [c for c in found if len(c.update) and c.update[-1] > 0]
 
@@ -193,9 +211,10 @@ class ComparisonView:
     def rows(self) -> list[dict[str, Any]]:
         """One row per line: medians over its seeds and, for accuracies and costs, their ranges.
 
-        Accuracies are shares of 1. `updates`, bytes, seconds (simulated) and staleness are medians over the runs that
-        left a summary. A cost of a target is infinite for a run that never reached it; `slower_T` is the median time to
-        T as a multiple of the quickest line's that is no control, NaN where that one took no time.
+        Accuracies are shares of 1. `updates`, bytes, seconds (simulated) and staleness are medians
+        over the runs that left a summary. A cost of a target is infinite for a run that never
+        reached it; `slower_T` is the median time to T as a multiple of the quickest line's that is
+        no control, NaN where that one took no time.
         """
         found = [_row(line, self) for line in self.lines]
         for name in map(target_name, dict.fromkeys(self.targets)):
@@ -203,15 +222,23 @@ class ComparisonView:
             quickest = min((m for m in medians if not math.isnan(m)), default=math.nan)
             for row in found:
                 compared = math.isfinite(quickest) and quickest > 0
-                row[f"slower_{name}"] = row[f"seconds_{name}_median"] / quickest if compared else math.nan
+                row[f"slower_{name}"] = (
+                    row[f"seconds_{name}_median"] / quickest if compared else math.nan
+                )
         return found
 
     @cached_property
     def table(self) -> pa.Table:
         """The rows as a table."""
-        names = list(self.rows[0] if self.rows else _row(Line("", None, (), (), "", False, 0), self))
-        kinds = [_TYPES.get("reached" if n.startswith("reached_") else n, pa.float64()) for n in names]
-        return pa.Table.from_pylist(self.rows, schema=pa.schema(list(zip(names, kinds, strict=True))))
+        names = list(
+            self.rows[0] if self.rows else _row(Line("", None, (), (), "", False, 0), self)
+        )
+        kinds = [
+            _TYPES.get("reached" if n.startswith("reached_") else n, pa.float64()) for n in names
+        ]
+        return pa.Table.from_pylist(
+            self.rows, schema=pa.schema(list(zip(names, kinds, strict=True)))
+        )
 
 
 _TYPES = {
@@ -239,7 +266,14 @@ def _row(line: Line, view: ComparisonView) -> dict[str, Any]:
     }
     for name in ("roc_auc", "pr_auc", "balanced_accuracy", "concordance"):
         row |= _spread(name, _of_model(runs, name))
-    for name in ("updates", "bytes_up", "bytes_down", "vector_length", "simulated_seconds", "staleness"):
+    for name in (
+        "updates",
+        "bytes_up",
+        "bytes_down",
+        "vector_length",
+        "simulated_seconds",
+        "staleness",
+    ):
         row[f"{name.removeprefix('simulated_')}_median"] = _median([run[name] for run in left])
     row |= _spread("equal_bytes", [_accuracy_at(c, c.bytes, sent) for c in curves] if sent else [])
     timed = curves if not math.isnan(passed) else ()
@@ -260,7 +294,9 @@ def _of_model(runs: Sequence[Mapping[str, Any]], name: str) -> list[float]:
 
 
 def _accuracy_at(curve: Evaluations, spent: Floats, budget: float) -> float:
-    """Return the accuracy of the last evaluation within a budget; NaN if the first one is beyond it."""
+    """Return the accuracy of the last evaluation within a budget; NaN if the first one is beyond
+    it.
+    """
     if curve.broken:
         return 0.0
     within = np.flatnonzero(spent <= budget)
@@ -293,11 +329,15 @@ def _cost(line: Line, target: float) -> dict[str, Any]:
 
 def _spread(name: str, values: Sequence[float]) -> dict[str, float]:
     found = (math.nan,) * 3
-    if values and not any(math.isnan(v) for v in values):  # one unknown run leaves the range unknown
+    if values and not any(
+        math.isnan(v) for v in values
+    ):  # one unknown run leaves the range unknown
         found = (_median(values), min(values), max(values))
     return {f"{name}_{end}": float(value) for end, value in zip(_SPREAD, found, strict=True)}
 
 
 def _median(values: Sequence[float | None]) -> float:
-    found = [v for v in values if v is not None and not math.isnan(v)]  # null: a measure that the run lacks
+    found = [
+        v for v in values if v is not None and not math.isnan(v)
+    ]  # null: a measure that the run lacks
     return float(np.median(found)) if found else math.nan

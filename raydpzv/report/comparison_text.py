@@ -1,7 +1,7 @@
 """A comparison in words: its tables of accuracies and costs, and sentences on failures and targets.
 
-The ε beside a method is what its noise is calibrated to, no guarantee: the privacy table alone says what is proved.
-A row is one of `raydpzv.report.comparison_table.ComparisonView`.
+The ε beside a method is what its noise is calibrated to, no guarantee: the privacy table alone says
+what is proved. A row is one of `raydpzv.report.comparison_table.ComparisonView`.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from raydpzv.report.latex import latex
 from raydpzv.report.table import Column, Grid, Mark, grid
 
 ACCURACY_NOTE = (
-    "Medians over the seeds, and from the lowest to the highest. A failed run is never left out: it counts with its "
-    "accuracy, or with 0 where it ends without a model. Equal bytes and equal seconds: accuracy of the last evaluation "
-    "within what every run covers, up and down together. Best by validation: test accuracy of each run's model with "
-    "the highest validation accuracy. Seconds are simulated. An update is one upload: a synchronous "
-    "step of M clients counts as M."
+    "Medians over the seeds, and from the lowest to the highest. A failed run is never left out: "
+    "it counts with its accuracy, or with 0 where it ends without a model. Equal bytes and equal "
+    "seconds: accuracy of the last evaluation within what every run covers, up and down together. "
+    "Best by validation: test accuracy of each run's model with the highest validation accuracy. "
+    "Seconds are simulated. An update is one upload: a synchronous step of M clients counts as M."
 )
 TARGET_NOTE = (
-    "Up to the first evaluation at or above the target. A run that never reached it costs infinitely much in "
-    "medians; a failed run has reached nothing. Time: the median as a multiple of the quickest method's that is no "
-    "control."
+    "Up to the first evaluation at or above the target. A run that never reached it costs "
+    "infinitely much in medians; a failed run has reached nothing. Time: the median as a multiple "
+    "of the quickest method's that is no control."
 )
 AIM = "aim: ε"
 _TITLE = "median over the seeds (lowest to highest)"
@@ -54,15 +54,23 @@ def paper_table(view: ComparisonView) -> str:
 
 
 def summary_report(view: ComparisonView) -> Group:
-    """Return a comparison for one screen of 120 columns: a table, and a line each for failures, targets, privacy."""
+    """Return a comparison for one screen of 120 columns: a table, and a line each for failures,
+    targets, privacy.
+    """
     runs, _, claims = view.compared
     found, failed, warnings = summary_grid(view), failures_line(runs), warning_lines(view)
     score = next((name for name in ("concordance", "accuracy") if name in found.heads), "scores")
     hidden = len(warnings) - _MOST_WARNINGS
     parts: list[RenderableType] = [
-        found.console(f"Test {score}: {_TITLE}{_AIM if AIM in found.heads else ''}", gap=0, once=True),
+        found.console(
+            f"Test {score}: {_TITLE}{_AIM if AIM in found.heads else ''}", gap=0, once=True
+        ),
         Text(failed, "bold red" if "FAILED" in failed else ""),
-        *(Text(target_line(view.rows, t)) for t in dict.fromkeys(view.targets) if score == "accuracy"),
+        *(
+            Text(target_line(view.rows, t))
+            for t in dict.fromkeys(view.targets)
+            if score == "accuracy"
+        ),
         Text(privacy_line(claims, runs)),
         *(Text(line, "yellow") for line in warnings[:_MOST_WARNINGS]),
         *([Text(f"{hidden} more warnings: on the page", "yellow")] if hidden > 0 else []),
@@ -81,7 +89,9 @@ _SCORES = (
 
 
 def summary_grid(view: ComparisonView) -> Grid:
-    """Return one row of one line for each method at each ε; columns that would say nothing are left out."""
+    """Return one row of one line for each method at each ε; columns that would say nothing are left
+    out.
+    """
     rows = view.rows
     columns = [_METHOD]
     if any(row["epsilon"] is not None for row in rows):
@@ -93,7 +103,10 @@ def summary_grid(view: ComparisonView) -> Grid:
         columns.append(_spread("accuracy", "accuracy", text.percent, _BESIDE))
     columns += [_spread(name, name, text.short, _BESIDE) for name in view.measures]
     columns += _budgets(view, lambda title, name: _median(title, name, text.percent))
-    columns += [_median("bytes up", "bytes_up", text.size), _median("bytes down", "bytes_down", text.size)]
+    columns += [
+        _median("bytes up", "bytes_up", text.size),
+        _median("bytes down", "bytes_down", text.size),
+    ]
     if not all(math.isnan(row["vector_length_median"]) for row in rows):
         columns.append(_median("numbers per client", "vector_length", text.number))
     if not math.isnan(view.seconds_at):
@@ -104,7 +117,10 @@ def summary_grid(view: ComparisonView) -> Grid:
 def page_grid(view: ComparisonView) -> Grid:
     """Return one row of one line for each line, with its cost of each target."""
     columns = [_METHOD, Column("ε aimed at", lambda r: r["epsilon"], calibrated, value=_epsilon)]
-    columns += [Column("runs", lambda r: r["runs"]), Column("failed", _short, align="left", mark=_failed)]
+    columns += [
+        Column("runs", lambda r: r["runs"]),
+        Column("failed", _short, align="left", mark=_failed),
+    ]
     columns.append(_spread("accuracy", "accuracy", text.percent, _BESIDE))
     columns += [_spread(*score, _BESIDE) for score in _SCORES if _scored(view.rows, score[1])]
     columns += [_spread(name, name, text.short, _BESIDE) for name in view.measures]
@@ -113,7 +129,10 @@ def page_grid(view: ComparisonView) -> Grid:
         if any(row[f"reached_{name}"] for row in view.rows):
             columns.append(_spread(title, f"bytes_{name}", partial(_cost, show=text.size), _BESIDE))
     columns += _budgets(view, lambda title, name: _spread(title, name, text.percent, _BESIDE))
-    columns += [_median("bytes up", "bytes_up", text.size), _median("bytes down", "bytes_down", text.size)]
+    columns += [
+        _median("bytes up", "bytes_up", text.size),
+        _median("bytes down", "bytes_down", text.size),
+    ]
     columns.append(_median("updates", "updates", text.number))
     if not math.isnan(view.seconds_at):
         columns.append(_median("seconds", "seconds", seconds_text))
@@ -123,12 +142,16 @@ def page_grid(view: ComparisonView) -> Grid:
 def _budgets(view: ComparisonView, column: Callable[[str, str], Column[Row]]) -> list[Column[Row]]:
     """Return columns of the accuracy at the bytes and at the seconds that every run covers."""
     found = [(text.size(view.bytes_at), "equal_bytes")] if view.bytes_at else []
-    found += [] if math.isnan(view.seconds_at) else [(seconds_text(view.seconds_at), "equal_seconds")]
+    found += (
+        [] if math.isnan(view.seconds_at) else [(seconds_text(view.seconds_at), "equal_seconds")]
+    )
     return [column(f"at {budget}", name) for budget, name in found]
 
 
 def run_rows(runs: pa.Table, pages: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Return what a page says of each run: its line, its end in a word, its accuracy, and where its page is."""
+    """Return what a page says of each run: its line, its end in a word, its accuracy, and where its
+    page is.
+    """
     found = runs.to_pylist()
     order = list(dict.fromkeys((row["label"], row["epsilon"]) for row in found))
     return [
@@ -136,7 +159,8 @@ def run_rows(runs: pa.Table, pages: Mapping[str, str]) -> list[dict[str, Any]]:
             "name": named(row["label"], row["epsilon"]),
             "line": order.index((row["label"], row["epsilon"])),
             "seed": row["seed"],
-            "outcome": ("control: " if as_meant(row, row["outcome"]) else "") + short_outcome(row["outcome"]),
+            "outcome": ("control: " if as_meant(row, row["outcome"]) else "")
+            + short_outcome(row["outcome"]),
             "failed": fails(row),
             "accuracy": text.percent(row["accuracy"]),
             "folder": f"runs/{row['run']}",
@@ -146,7 +170,11 @@ def run_rows(runs: pa.Table, pages: Mapping[str, str]) -> list[dict[str, Any]]:
     ]
 
 
-_SHORT = {"constant prediction": "constant", "one class' share": "one class", "ended early": "early"}
+_SHORT = {
+    "constant prediction": "constant",
+    "one class' share": "one class",
+    "ended early": "early",
+}
 
 
 def short_outcome(outcome: str) -> str:
@@ -184,7 +212,9 @@ def target_grid(rows: Sequence[Row], target: float) -> Grid:
 
 
 def _failures(row: Row) -> tuple[dict[str, int], int]:
-    """Return how many runs failed by how, the most frequent first; and how many predict one class, as a control may."""
+    """Return how many runs failed by how, the most frequent first; and how many predict one class,
+    as a control may.
+    """
     parts = (one.partition(" ") for one in row["why"].split(", ") if one)
     counts = {kind: int(count) for count, _, kind in parts}
     failed = {kind: count for kind, count in counts.items() if not as_meant(row, kind)}
@@ -231,7 +261,9 @@ def _spread(title: str, name: str, show: Show, ends: str = _BELOW) -> Column[Row
 
 
 def _scored(rows: Sequence[Row], name: str) -> bool:
-    """Return whether any line has such a score: a run without a model has 0 of each, asked for or not."""
+    """Return whether any line has such a score: a run without a model has 0 of each, asked for or
+    not.
+    """
     return any(row[f"{name}_median"] > 0 for row in rows)
 
 
@@ -256,7 +288,9 @@ def target_title(target: float) -> str:
 
 
 def target_line(rows: Sequence[Row], target: float) -> str:
-    """Return which lines reached an accuracy, and the least that half of a line's runs took to reach it."""
+    """Return which lines reached an accuracy, and the least that half of a line's runs took to
+    reach it.
+    """
     name = target_name(target)
     reached = sum(row[f"reached_{name}"] > 0 for row in rows)
     title = target_title(target)
@@ -288,12 +322,16 @@ def _failure(run: Row) -> str:
 
 
 def failures_line(runs: pa.Table, *, first: bool = True) -> str:
-    """Return how many runs failed, the first of them with its folder and reason, and how many were not made."""
+    """Return how many runs failed, the first of them with its folder and reason, and how many were
+    not made.
+    """
     rows = runs.to_pylist()
     failed, meant = list(filter(fails, rows)), sum(as_meant(row, row["outcome"]) for row in rows)
     missing = sum(row["outcome"] == NOT_RUN for row in rows)
     predict = "predicts" if meant == 1 else "predict"
-    left = f"; {meant} of the control {predict} one class, as its clients never train" if meant else ""
+    left = (
+        f"; {meant} of the control {predict} one class, as its clients never train" if meant else ""
+    )
     left += f"; {missing} not made to the end, left out of every number" if missing else ""
     if not failed:
         return f"Failures: none of {len(rows)} runs{left}"
@@ -315,7 +353,9 @@ def heads_line(heads: str) -> str:
 
 
 def warning_lines(view: ComparisonView) -> list[str]:
-    """Return one sentence per line of the table for what is suspicious in its runs that did not fail."""
+    """Return one sentence per line of the table for what is suspicious in its runs that did not
+    fail.
+    """
     return [
         f"warning: {named(line.label, line.epsilon)}: {warning}"
         for line in view.lines

@@ -27,5 +27,9 @@ def latex(grid: Grid, *notes: str) -> str:
     lines = [f"% {' '.join(note.split())}" for note in ("Needs \\usepackage{booktabs}.", *notes)]
     columns = "".join(align[0] for align in grid.aligns)
     rows = [" & ".join(map(escaped, row)) + r" \\" for row in grid.rows]
-    lines += [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", " & ".join(map(escaped, grid.heads)) + r" \\"]
+    lines += [
+        rf"\begin{{tabular}}{{{columns}}}",
+        r"\toprule",
+        " & ".join(map(escaped, grid.heads)) + r" \\",
+    ]
     return "\n".join([*lines, r"\midrule", *rows, r"\bottomrule", r"\end{tabular}", ""])

@@ -49,7 +49,9 @@ def measures_over_updates(runs: Sequence[RunView]) -> ReportFigure | None:
         ax.set_xlabel("updates")
         curves = [
             Curve(
-                *(*measures[name], plots.line(i), run.label),
+                *measures[name],
+                plots.line(i),
+                run.label,
                 end=text.short(measures[name][1][-1]),
                 marked=True,
                 run=i,

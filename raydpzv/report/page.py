@@ -1,7 +1,9 @@
-"""The report of one run or of several side by side: pictures for papers and one self-contained HTML page.
+"""The report of one run or of several side by side: pictures for papers and one self-contained HTML
+page.
 
-The page holds its data, its style and its two scripts, which alone may run: uPlot, and `assets/page.js`, which draws.
-It asks nothing of a network. Texts of runs are escaped by jinja in the page, and are text nodes in what a script makes.
+The page holds its data, its style and its two scripts, which alone may run: uPlot, and
+`assets/page.js`, which draws. It asks nothing of a network. Texts of runs are escaped by jinja in
+the page, and are text nodes in what a script makes.
 """
 
 from __future__ import annotations
@@ -59,18 +61,21 @@ DRAWINGS: tuple[Callable[[Sequence[RunView]], ReportFigure | None], ...] = (
 )
 """Every picture of a report, in the page's order."""
 _REDRAWN = ("accuracy_over_seconds", "accuracy_over_bytes", "timeline")
-"""Pictures whose place on the page a chart takes: another x axis of the accuracy, the timeline of all clients."""
+"""Pictures whose place on the page a chart takes: another x axis of the accuracy, the timeline of
+all clients.
+"""
 TARGETS = (0.8, 0.9)
 """Test accuracies for which a report of several runs says what they cost, if a run reached them."""
 
 
 @dataclass(frozen=True)
 class ReportedRun:
-    """What a report shows of a run: what pictures need, the scenario as text and tree, the environment as JSON.
+    """What a report shows of a run: what pictures need, the scenario as text and tree, the
+    environment as JSON.
 
-    withheld: what a private run's page leaves out, in words; "" if it shows all that there is. operators: whether the
-    page of a private run shows what must not leave. damaged: what is said of rows that cannot be read. steps: what the
-    slider shows (`page_steps`).
+    withheld: what a private run's page leaves out, in words; "" if it shows all that there is.
+    operators: whether the page of a private run shows what must not leave. damaged: what is said of
+    rows that cannot be read. steps: what the slider shows (`page_steps`).
     """
 
     view: RunView
@@ -92,18 +97,23 @@ def write_report(
     operator: bool = False,
     form: str = "png",
 ) -> Path:
-    """Write `plots/*` and `report.html` into `out` (one run: its own folder by default); return the page.
+    """Write `plots/*` and `report.html` into `out` (one run: its own folder by default); return the
+    page.
 
-    Of a private run it shows what may leave (`raydpzv.records.publish`); with `operator`, everything.
-    targets: test accuracies, shares of 1, for which several runs are compared by what it took to reach them. moved: see
-    `RunFolder.open`; a report reads no data, so it may be left out. form: of the pictures, "png", "pdf" or "svg".
-    Raises DataError if a folder is not a run's, InputError if several runs are given without `out`.
+    Of a private run it shows what may leave (`raydpzv.records.publish`); with `operator`,
+    everything.
+    targets: test accuracies, shares of 1, for which several runs are compared by what it took to
+    reach them. moved: see `RunFolder.open`; a report reads no data, so it may be left out. form: of
+    the pictures, "png", "pdf" or "svg". Raises DataError if a folder is not a run's, InputError if
+    several runs are given without `out`.
     """
     plots.check_form(form)
     if not runs:
         raise InputError("a report needs at least one run folder; none was given")
     if out is None and len(runs) > 1:
-        raise InputError(f"{len(runs)} runs need a folder of their own for the report; say which one")
+        raise InputError(
+            f"{len(runs)} runs need a folder of their own for the report; say which one"
+        )
     page, drawn = write_page(runs, out, targets=targets, moved=moved, operator=operator)
     (page.parent / "plots").mkdir(exist_ok=True)
     # those of another page go: an operator's pictures are not to lie beside a public page
@@ -129,7 +139,9 @@ def write_page(
 
 
 def live_page(run: ReportedRun, version: str) -> str:
-    """Return the page of a run that is watched; it is loaded again when the server has another version."""
+    """Return the page of a run that is watched; it is loaded again when the server has another
+    version.
+    """
     drawn = [p for draw in DRAWINGS if draw.__name__ not in _REDRAWN and (p := draw([run.view]))]
     return rendered("page", version=version, **words([run], (), drawn))
 
@@ -141,7 +153,9 @@ def unfinished(folder: RunFolder, summary: Mapping[str, Any], rows: Rows) -> Rep
     if summary["epsilon"]:
         so_far = "; ".join(curve.newest for curve in run_plots.spent([view])) or "0"
         view = replace(view, summary={**summary, run_summary.SO_FAR: so_far})
-    return ReportedRun(view, folder.scenario(), settings, environment, operators=is_withheld(summary))
+    return ReportedRun(
+        view, folder.scenario(), settings, environment, operators=is_withheld(summary)
+    )
 
 
 def run_pictures(folder: Path) -> dict[str, bytes]:
@@ -169,17 +183,24 @@ def embedded(picture: ReportFigure) -> dict[str, str]:
     return {"caption": picture.caption, "image": base64.b64encode(image).decode()}
 
 
-def read_runs(runs: Sequence[Path], moved: Sequence[str] = (), *, operator: bool = True) -> list[ReportedRun]:
-    """Read run folders and label them so that they can be told apart; operator: all of private ones too.
+def read_runs(
+    runs: Sequence[Path], moved: Sequence[str] = (), *, operator: bool = True
+) -> list[ReportedRun]:
+    """Read run folders and label them so that they can be told apart; operator: all of private ones
+    too.
 
-    Raises DataError; InputError if all is asked for of what was published, or for what was fetched in mid-run.
+    Raises DataError; InputError if all is asked for of what was published, or for what was fetched
+    in mid-run.
     """
     for run in runs:
         check_not_midway(run)
     room = page_steps.ROOM // max(len(runs), 1)
     found = [_read(RunFolder.open(run, moved), room, operator=operator) for run in runs]
     names = labels([run.view.summary for run in found], [run.settings for run in found])
-    return [replace(run, view=replace(run.view, label=name)) for run, name in zip(found, names, strict=True)]
+    return [
+        replace(run, view=replace(run.view, label=name))
+        for run, name in zip(found, names, strict=True)
+    ]
 
 
 def _read(folder: RunFolder, room: int, *, operator: bool) -> ReportedRun:
@@ -188,14 +209,18 @@ def _read(folder: RunFolder, room: int, *, operator: bool) -> ReportedRun:
     environment, scenario = folder.environment(), folder.scenario()
     if folder.published and operator:
         raise InputError(
-            f"{folder.path}: holds what was published of a run alone; --operator wants the run's own folder"
+            f"{folder.path}: holds what was published of a run alone; --operator wants the run's "
+            "own folder"
         )
     private = is_withheld(summary)
     if operator or not private:
         rows, damaged = _rows(folder)
         view = RunView("", summary, rows)
         return ReportedRun(
-            *(view, scenario, settings, _shown(environment)),
+            view,
+            scenario,
+            settings,
+            _shown(environment),
             operators=private,
             damaged=tuple(damaged),
             steps=page_steps.steps(folder, view, withheld=False, room=room),
@@ -211,7 +236,9 @@ def _read(folder: RunFolder, room: int, *, operator: bool) -> ReportedRun:
 
 
 def _rows(folder: RunFolder) -> tuple[Rows, list[str]]:
-    """Return the rows, and what is damaged; a damaged part leaves out the rows of its type alone."""
+    """Return the rows, and what is damaged; a damaged part leaves out the rows of its type
+    alone.
+    """
     try:
         return folder.rows(), []
     except DataError:
@@ -231,7 +258,9 @@ def _shown(environment: Mapping[str, Any]) -> str:
 @cache
 def _templates() -> jinja2.Environment:
     made = jinja2.Environment(
-        loader=jinja2.PackageLoader("raydpzv.report"), autoescape=True, undefined=jinja2.StrictUndefined
+        loader=jinja2.PackageLoader("raydpzv.report"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
     )
     made.filters["sortable"] = lambda value: (
         "" if math.isnan(value) else str(value).replace("inf", "Infinity")
@@ -242,7 +271,8 @@ def _templates() -> jinja2.Environment:
 def rendered(template: str, **said: Any) -> str:
     """Return a page made of the template of this name.
 
-    data: what its charts draw, as JSON, if it has any; version: of a page that is watched (`watch.js`).
+    data: what its charts draw, as JSON, if it has any; version: of a page that is watched
+    (`watch.js`).
     """
     library = f"/*\n{asset('uPlot.LICENSE')}*/\n{asset('uPlot.iife.min.js')}"
     scripts = [library, asset("page.js")] if said.get("data") else []
@@ -265,7 +295,9 @@ def asset(name: str) -> str:
 
 
 def as_data(found: Mapping[str, Any]) -> Markup:
-    """Return data as JSON that no text of it can leave: the text of a script element ends at `</script` alone."""
+    """Return data as JSON that no text of it can leave: the text of a script element ends at
+    `</script` alone.
+    """
     plain = json.dumps(found, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return Markup(plain.replace("<", "\\u003c"))
 
@@ -277,12 +309,16 @@ def _data(folders: Sequence[ReportedRun], drawn: Sequence[ReportFigure]) -> dict
     axes, tables = page_data.axes(views, clocks.pop() if len(clocks) == 1 else "virtual")
     of = [f" of {view.label}" if len(views) > 1 else "" for view in views]
     heats = [page_data.heat(view, f"Staleness{of[i]}") for i, view in enumerate(views)]
-    lines = [page_data.timeline(view, f"Round trips{of[i]}", len(views)) for i, view in enumerate(views)]
+    lines = [
+        page_data.timeline(view, f"Round trips{of[i]}", len(views)) for i, view in enumerate(views)
+    ]
     return {
         "axes": axes,
         "tables": tables,
         "charts": [*page_data.charts(drawn), *filter(None, lines), *filter(None, heats)],
-        "steps": [{"label": f.view.label, **f.steps} for f in folders if f.steps and "last" in f.steps],
+        "steps": [
+            {"label": f.view.label, **f.steps} for f in folders if f.steps and "last" in f.steps
+        ],
     }
 
 
@@ -297,7 +333,9 @@ def words(
         "data": as_data(data),
         "charts": data["charts"],
         "captions": {p.name: p.caption for p in drawn if p.panels},
-        "pictures": [embedded(p) for p in drawn if p.figure and not p.panels and p.name not in _REDRAWN],
+        "pictures": [
+            embedded(p) for p in drawn if p.figure and not p.panels and p.name not in _REDRAWN
+        ],
         "sayings": [p.caption for p in drawn if not p.figure],
         "thinning": page_data.thinning_words(data["charts"]),
         "axes": data["axes"],
@@ -347,7 +385,9 @@ def _for_page(folder: ReportedRun, *, alone: bool) -> dict[str, Any]:
 def _title(summaries: Sequence[run_summary.Summary]) -> str:
     if len(summaries) > 1:
         return f"{len(summaries)} runs side by side"
-    return ": ".join(str(summaries[0][part]) for part in ("scenario", "method") if summaries[0].get(part))
+    return ": ".join(
+        str(summaries[0][part]) for part in ("scenario", "method") if summaries[0].get(part)
+    )
 
 
 def _facts(summaries: Sequence[run_summary.Summary]) -> str:
@@ -366,8 +406,8 @@ Facts = Sequence[Mapping[str, Any]]
 def labels(summaries: Facts, scenarios: Facts = ()) -> list[str]:
     """Return one label per run: its method, and what runs of the same method differ in.
 
-    That is the scenario and the seed, then settings; scenarios: the runs' settings as trees. Runs that no few
-    settings tell apart are numbered.
+    That is the scenario and the seed, then settings; scenarios: the runs' settings as trees. Runs
+    that no few settings tell apart are numbered.
     """
     names = [str(s.get("method")) for s in summaries]
     names = _distinguished(names, summaries, _scenario_and_seed)
@@ -382,8 +422,12 @@ def labels(summaries: Facts, scenarios: Facts = ()) -> list[str]:
     return names
 
 
-def _distinguished(names: Sequence[str], facts: Facts, say: Callable[[Facts], list[list[str]]]) -> list[str]:
-    """Return the names, those that several runs share with what is to be said about just these runs."""
+def _distinguished(
+    names: Sequence[str], facts: Facts, say: Callable[[Facts], list[list[str]]]
+) -> list[str]:
+    """Return the names, those that several runs share with what is to be said about just these
+    runs.
+    """
     found = list(names)
     for name in {n for n in names if names.count(n) > 1}:
         same = [i for i, n in enumerate(names) if n == name]
@@ -394,12 +438,21 @@ def _distinguished(names: Sequence[str], facts: Facts, say: Callable[[Facts], li
 
 def _scenario_and_seed(summaries: Facts) -> list[list[str]]:
     differing = [k for k in ("scenario", "seed") if len({str(s.get(k)) for s in summaries}) > 1]
-    return [[str(s.get(k)) if k == "scenario" else f"{k} {s.get(k)}" for k in differing] for s in summaries]
+    return [
+        [str(s.get(k)) if k == "scenario" else f"{k} {s.get(k)}" for k in differing]
+        for s in summaries
+    ]
 
 
 def _settings(settings: Facts) -> list[list[str]]:
-    """Return the settings in which the runs differ, the method's alone if they do; nothing if they are too many."""
-    keys = [k for k in dict.fromkeys(k for s in settings for k in s) if len({s.get(k) for s in settings}) > 1]
+    """Return the settings in which the runs differ, the method's alone if they do; nothing if they
+    are too many.
+    """
+    keys = [
+        k
+        for k in dict.fromkeys(k for s in settings for k in s)
+        if len({s.get(k) for s in settings}) > 1
+    ]
     method = [k for k in keys if k.startswith("method.")]
     for chosen in (method, keys):
         words = [[f"{k.split('.')[-1]}={s[k]}" for k in chosen if k in s] for s in settings]

@@ -1,7 +1,8 @@
-"""What a page draws, as plain data: charts, heat maps and timelines, thinned so that a page stays small.
+"""What a page draws, as plain data: charts, heat maps and timelines, thinned so that a page stays
+small.
 
-A long curve keeps the first and the last row, and the lowest and the highest of each stretch. A long timeline joins
-round trips that lie beside each other. Numbers keep seven digits.
+A long curve keeps the first and the last row, and the lowest and the highest of each stretch. A
+long timeline joins round trips that lie beside each other. Numbers keep seven digits.
 """
 
 # R runs, M clients
@@ -48,7 +49,10 @@ def charts(figures: Iterable[ReportFigure]) -> list[Data]:
     ]
     curves = sum(len(panel.curves) for _, panel, _ in found)
     stretches = min(_MOST_STRETCHES, max(_LEAST_STRETCHES, _POINTS // (2 * max(curves, 1))))
-    return [_chart(figure.name, panel, stretches) | {"caption": caption} for figure, panel, caption in found]
+    return [
+        _chart(figure.name, panel, stretches) | {"caption": caption}
+        for figure, panel, caption in found
+    ]
 
 
 def _chart(name: str, panel: Panel, stretches: int) -> Data:
@@ -91,7 +95,9 @@ _DASHES: Mapping[Any, Any] = {
 
 
 def extremes(values: NDArray[np.float64], stretches: int) -> NDArray[np.int64]:
-    """Return the places of the first, the last, and of each stretch's lowest and highest value; all if they are few."""
+    """Return the places of the first, the last, and of each stretch's lowest and highest value; all
+    if they are few.
+    """
     if len(values) <= 2 * stretches:
         return np.arange(len(values))
     edges = np.linspace(0, len(values), stretches + 1).astype(int)
@@ -100,7 +106,10 @@ def extremes(values: NDArray[np.float64], stretches: int) -> NDArray[np.int64]:
         part = values[start:end]
         known = np.flatnonzero(np.isfinite(part))
         if len(known):
-            kept |= {start + int(known[part[known].argmin()]), start + int(known[part[known].argmax()])}
+            kept |= {
+                start + int(known[part[known].argmin()]),
+                start + int(known[part[known].argmax()]),
+            }
     return np.array(sorted(kept), np.int64)
 
 
@@ -112,9 +121,11 @@ def numbers(values: Array) -> list[float | int | None]:
 
 
 def axes(runs: Sequence[RunView], clock: str) -> tuple[Data, list[Data]]:
-    """Return the words of the x axes that charts over updates can have, and for each run their values at updates.
+    """Return the words of the x axes that charts over updates can have, and for each run their
+    values at updates.
 
-    clock: of the runs, "virtual" or "wall". The values are exact at evaluations; a page interpolates between.
+    clock: of the runs, "virtual" or "wall". The values are exact at evaluations; a page
+    interpolates between.
     """
     tables = [_clocks(run) for run in runs]
     seconds = "real" if clock == "wall" else "simulated"
@@ -138,7 +149,11 @@ def _clocks(run: RunView) -> Data:
     time[seen.round] = seen.time
     sent, up, down = metrics.bytes_by_round(run.rows["message"])
     total = np.concatenate([[0], up + down])[np.searchsorted(sent, at, "right")]
-    found = {"update": numbers(at), "time": numbers(np.maximum.accumulate(time)[at]), "bytes": numbers(total)}
+    found = {
+        "update": numbers(at),
+        "time": numbers(np.maximum.accumulate(time)[at]),
+        "bytes": numbers(total),
+    }
     if spent := _spent(run):
         values = np.concatenate([[0.0], spent.values])[np.searchsorted(spent.round, at, "right")]
         found["epsilon"] = numbers(np.maximum.accumulate(values))
@@ -146,22 +161,30 @@ def _clocks(run: RunView) -> Data:
 
 
 def _spent(run: RunView) -> SpentEpsilon | None:
-    """Return the ε that is proved against a client so far, else the paper's; None without a finite one with terms."""
+    """Return the ε that is proved against a client so far, else the paper's; None without a finite
+    one with terms.
+    """
     series = {found.kind: found for found in run_plots.spent([run])}
     kept = [series[kind] for kind in ("client", "paper") if kind in series]
-    return next((one for one in kept if len(one.round) and len(one.finite[0]) == len(one.round)), None)
+    return next(
+        (one for one in kept if len(one.round) and len(one.finite[0]) == len(one.round)), None
+    )
 
 
 def _spent_words(runs: Sequence[RunView]) -> str:
     """Say whose ε the axis has, of each run where they differ."""
     found = {run.label: series.name for run in runs if (series := _spent(run))}
     names = list(dict.fromkeys(found.values()))
-    whose = names[0] if len(names) == 1 else "; ".join(f"{run}: {name}" for run, name in found.items())
+    whose = (
+        names[0] if len(names) == 1 else "; ".join(f"{run}: {name}" for run, name in found.items())
+    )
     return f"ε spent so far, {whose}"
 
 
 def _lanes(client: Array, run: RunView) -> tuple[Array, list[str]]:
-    """Return the lane of each row's client, and the lanes' names: clients that took part, several to a lane if many."""
+    """Return the lane of each row's client, and the lanes' names: clients that took part, several
+    to a lane if many.
+    """
     there, rank = np.unique(client, return_inverse=True)
     width = -(-len(there) // _MOST_LANES)
     names = [
@@ -206,7 +229,9 @@ def heat(run: RunView, title: str) -> Data | None:
 
 
 def timeline(run: RunView, title: str, runs: int) -> Data | None:
-    """Return every round trip of a run, or joined ones; None if its clock never moved. runs: of the page."""
+    """Return every round trip of a run, or joined ones; None if its clock never moved. runs: of the
+    page.
+    """
     service = run.rows["service"]
     if not service.num_rows or not array(service.column("served")).max() > 0:
         return None
@@ -236,7 +261,9 @@ def timeline(run: RunView, title: str, runs: int) -> Data | None:
 
 
 def _joined(columns: Mapping[str, Array], end: Array, buckets: int) -> dict[str, Array]:
-    """Join trips of a lane that start in the same of so many stretches of time; work is from the first to the last."""
+    """Join trips of a lane that start in the same of so many stretches of time; work is from the
+    first to the last.
+    """
     bucket = (columns["woke"] / (end.max() or 1.0) * buckets).astype(int)
     _, starts = np.unique(columns["lane"] * (buckets + 1) + bucket, return_index=True)
     stop = np.maximum.reduceat(end, starts)
@@ -252,10 +279,13 @@ def _joined(columns: Mapping[str, Array], end: Array, buckets: int) -> dict[str,
 
 
 def _uploads(message: pa.Table, service: pa.Table) -> tuple[Array, Array]:
-    """Return when the upload of each service was sent and arrived: when it woke and was served where no row says it."""
+    """Return when the upload of each service was sent and arrived: when it woke and was served
+    where no row says it.
+    """
     up = message.filter(equal(message.column("direction"), "up"))
     keys = [
-        array(table.column("round")).astype(np.int64) << 32 | array(table.column("client")).astype(np.int64)
+        array(table.column("round")).astype(np.int64) << 32
+        | array(table.column("client")).astype(np.int64)
         for table in (up, service)
     ]
     woke, served = (array(service.column(n)) for n in ("woke", "served"))

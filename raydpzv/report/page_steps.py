@@ -1,7 +1,9 @@
-"""What a page's slider shows of a run with a ledger: one row for each update, as packed columns. No model is on a page.
+"""What a page's slider shows of a run with a ledger: one row for each update, as packed columns. No
+model is on a page.
 
-A run of too many updates keeps some of them: each evaluation, the stalest of each stretch, where the clip began to
-bind, and others evenly. Of a private run that shows what may leave, there are pairs and lengths alone.
+A run of too many updates keeps some of them: each evaluation, the stalest of each stretch, where
+the clip began to bind, and others evenly. Of a private run that shows what may leave, there are
+pairs and lengths alone.
 """
 
 # T updates, K of them kept
@@ -26,7 +28,13 @@ from raydpzv.ledger.entries import SHARED, Slice
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.methods.replica import Replica
 from raydpzv.privacy.claim_words import claim_text, useful
-from raydpzv.records.moments import begins, greatest_staleness, read_found, spent_epsilon, update_rounds
+from raydpzv.records.moments import (
+    begins,
+    greatest_staleness,
+    read_found,
+    spent_epsilon,
+    update_rounds,
+)
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.report.measure_plots import judged
 from raydpzv.report.page_data import extremes
@@ -43,7 +51,9 @@ _LISTED = 8
 _MOST_WORK = 300_000_000
 """Numbers that are added up for the lengths of all steps, at most: about five seconds."""
 _FEW, _FEW_OF_ONE = 10_000_000, 4_000
-"""Numbers that numpy makes in the time that numba's import takes, and a replay of one update by compiled kernels."""
+"""Numbers that numpy makes in the time that numba's import takes, and a replay of one update by
+compiled kernels.
+"""
 _MADE = 1 << 15
 """Numbers that are made at a time, which the second cache holds."""
 _RANKED = 10
@@ -70,11 +80,15 @@ class _Column:
             return packed(self.values[kept])
         mine = np.zeros(len(self.counts), bool)
         mine[kept] = True
-        return packed(self.values[np.repeat(mine, self.counts)]) | {"counts": packed(self.counts[kept])}
+        return packed(self.values[np.repeat(mine, self.counts)]) | {
+            "counts": packed(self.counts[kept])
+        }
 
 
 def packed(values: np.ndarray) -> Data:
-    """Return numbers as a page holds them: the type of a JavaScript array, and its bytes in base64."""
+    """Return numbers as a page holds them: the type of a JavaScript array, and its bytes in
+    base64.
+    """
     found = _compact(values)
     return {
         "type": f"{found.dtype.kind}{found.itemsize}",
@@ -83,7 +97,9 @@ def packed(values: np.ndarray) -> Data:
 
 
 def _compact(values: np.ndarray) -> np.ndarray:
-    """Return numbers as float32, or as the smallest unsigned integers that hold them, little-endian."""
+    """Return numbers as float32, or as the smallest unsigned integers that hold them,
+    little-endian.
+    """
     if values.dtype.kind == "f":
         return values.astype("<f4")
     most = int(values.max(initial=0))
@@ -91,15 +107,21 @@ def _compact(values: np.ndarray) -> np.ndarray:
 
 
 def steps(folder: RunFolder, view: RunView, *, withheld: bool, room: int = ROOM) -> Data | None:
-    """Return what the slider shows of a run; None without a ledger, or where its ledger must not leave.
+    """Return what the slider shows of a run; None without a ledger, or where its ledger must not
+    leave.
 
-    withheld: rows are not shown; room: bytes, 0 for nothing. Damage is said in its place ("problem").
+    withheld: rows are not shown; room: bytes, 0 for nothing. Damage is said in its place
+    ("problem").
     """
     if not room or not folder.ledger.exists() or (withheld and not may_leave(view.summary)):
         return None
     try:
         with Ledger.open(folder.ledger) as ledger:
-            return _steps(folder, view, ledger, withheld=withheld, room=room) if ledger.version else None
+            return (
+                _steps(folder, view, ledger, withheld=withheld, room=room)
+                if ledger.version
+                else None
+            )
     except DataError as error:
         return {"problem": str(error)}
 
@@ -126,7 +148,10 @@ def _steps(folder: RunFolder, view: RunView, ledger: Ledger, *, withheld: bool, 
     keen = [np.array([0, last])]
     if not withheld:
         keen += _from_rows(folder, view, ledger, columns, found, room // 8)
-    kept, all_there = np.arange(last + 1), 4 * sum(column.nbytes for column in columns.values()) // 3
+    kept, all_there = (
+        np.arange(last + 1),
+        4 * sum(column.nbytes for column in columns.values()) // 3,
+    )
     if all_there > room:
         kept = _some(keen, last, max(2, last * room // all_there))
         found["at"] = packed(kept)
@@ -134,7 +159,10 @@ def _steps(folder: RunFolder, view: RunView, ledger: Ledger, *, withheld: bool, 
     if seen is not None:
         inside = np.isin(seen[0], kept)
         found |= {"evaluated": packed(seen[0][inside]), "scores": packed(seen[1][inside])}
-    return found | {"held": len(kept), "columns": {name: column.at(kept) for name, column in columns.items()}}
+    return found | {
+        "held": len(kept),
+        "columns": {name: column.at(kept) for name, column in columns.items()},
+    }
 
 
 def _some(keen: list[np.ndarray], last: int, most: int) -> np.ndarray:
@@ -172,9 +200,16 @@ def _listed(values: np.ndarray, updates: np.ndarray, counts: np.ndarray) -> _Col
 
 
 def _from_rows(
-    folder: RunFolder, view: RunView, ledger: Ledger, columns: dict[str, _Column], found: Data, most: int
+    folder: RunFolder,
+    view: RunView,
+    ledger: Ledger,
+    columns: dict[str, _Column],
+    found: Data,
+    most: int,
 ) -> list[np.ndarray]:
-    """Add what the rows have of each update; return updates that a short list keeps, the keenest first."""
+    """Add what the rows have of each update; return updates that a short list keeps, the keenest
+    first.
+    """
     last, rows = ledger.version, view.rows
     rounds = update_rounds(rows, last)
     stale = greatest_staleness(rows, rounds)
@@ -203,14 +238,18 @@ def _from_rows(
         clipped = np.array(kept["clipped"], np.int64)
         columns["clipped"] = _Column(clipped)
         binds = np.flatnonzero(begins(clipped))[: most // 80]
-        keen.append(np.concatenate((binds - 1, binds)))  # the update before shows that it did not bind there
+        keen.append(
+            np.concatenate((binds - 1, binds))
+        )  # the update before shows that it did not bind there
     if "ranking" in kept:
         found["ranking"] = _ranking(kept["ranking"], view)
     return [*keen, extremes(stale.astype(float), most // 80)]
 
 
 def _terms(spent: np.ndarray, claim: Mapping[str, Any]) -> list[tuple[int, str, bool]]:
-    """Return from which update on what is said after "ε = ...", and whether it is useful: a larger one is not."""
+    """Return from which update on what is said after "ε = ...", and whether it is useful: a larger
+    one is not.
+    """
     known = np.flatnonzero(~np.isnan(spent)).tolist()
 
     def at(update: int) -> Mapping[str, Any]:
@@ -219,12 +258,15 @@ def _terms(spent: np.ndarray, claim: Mapping[str, Any]) -> list[tuple[int, str, 
     above = bisect_left(known, True, key=lambda update: not useful(at(update)))
     firsts = dict.fromkeys(known[k] for k in (0, above) if k < len(known))
     return [
-        (update, claim_text(at(update)).partition(", ")[2], bool(useful(at(update)))) for update in firsts
+        (update, claim_text(at(update)).partition(", ")[2], bool(useful(at(update))))
+        for update in firsts
     ]
 
 
 def _ranking(kept: Mapping[str, Any], view: RunView) -> Data:
-    """Return both ends of a ranking as text: place, client, by how much the loss changes without it."""
+    """Return both ends of a ranking as text: place, client, by how much the loss changes without
+    it.
+    """
     rows = list(enumerate(kept["rows"], 1))
     shown = rows if len(rows) <= 2 * _RANKED else rows[:_RANKED] + rows[-_RANKED:]
     lines = [
@@ -263,7 +305,9 @@ def _is_plain(rule: Rule) -> bool:
 
 
 def _add_up(replica: Replica, updates: Slice, found: np.ndarray) -> None:
-    """Enter the lengths of steps along normal directions, to float32 rounding, without compiled kernels."""
+    """Enter the lengths of steps along normal directions, to float32 rounding, without compiled
+    kernels.
+    """
     rule, size = replica.descent.rule, len(replica.x)
     directions = _directions(replica.direction_seeds(updates), size, sphere=rule.law == "sphere")
     share = 1 - rule.momentum if rule.damped else 1.0
@@ -280,7 +324,9 @@ def _add_up(replica: Replica, updates: Slice, found: np.ndarray) -> None:
 
 
 def _directions(seeds: np.ndarray, size: int, *, sphere: bool) -> Iterator[np.ndarray]:
-    """Yield the normal direction of each seed, float32 [size], on the sphere of radius √size if asked."""
+    """Yield the normal direction of each seed, float32 [size], on the sphere of radius √size if
+    asked.
+    """
     count = max(1, _MADE // size)
     for first in range(0, len(seeds), count):
         z = normals(seeds[first : first + count], 0, size)

@@ -1,4 +1,5 @@
-"""One look for every picture: the palette, clean axes, curves on them, legends outside the data, PNG bytes.
+"""One look for every picture: the palette, clean axes, curves on them, legends outside the data,
+PNG bytes.
 
 Only matplotlib's object interface is used, so that no global state is read or changed.
 """
@@ -22,11 +23,17 @@ from numpy.typing import NDArray
 
 from raydpzv.errors import InputError
 
-_STAMPS: Mapping[str, dict[str, Any]] = {"png": {}, "pdf": {"CreationDate": None}, "svg": {"Date": None}}
+_STAMPS: Mapping[str, dict[str, Any]] = {
+    "png": {},
+    "pdf": {"CreationDate": None},
+    "svg": {"Date": None},
+}
 FORMS = tuple(_STAMPS)
 """Forms that pictures are written in."""
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-"""Okabe and Ito's colours that tell apart under every common colour blindness, without the pale yellow."""
+"""Okabe and Ito's colours that tell apart under every common colour blindness, without the pale
+yellow.
+"""
 
 NUMBER = "{x:,.10g}"
 """Numbers on an axis: no powers of ten."""
@@ -37,7 +44,9 @@ GAPS = (0, (5, 5))
 _SPAN = 20
 """Largest by smallest value from which a logarithmic axis shows more than a linear one."""
 _MARKED = 10_000
-"""Largest by smallest value of a logarithmic axis with marks between powers of ten: each takes milliseconds to draw."""
+"""Largest by smallest value of a logarithmic axis with marks between powers of ten: each takes
+milliseconds to draw.
+"""
 _FEW = 40
 """Most points of a curve that are marked one by one."""
 _MOST_POINTS = 4000
@@ -54,9 +63,10 @@ Form = Literal["percent", "number"]
 class Curve:
     """A curve: its points, its look (see `line`), and its name in a legend.
 
-    band: its lowest and highest values, to be shaded; end: words for the margin, beside its last point; marked: few
-    points are marked one by one; over: which curve lies above another one. A page finds other x axes of a curve over
-    updates by run, the place of its run among the runs. group: of curves that a page shows together.
+    band: its lowest and highest values, to be shaded; end: words for the margin, beside its last
+    point; marked: few points are marked one by one; over: which curve lies above another one. A
+    page finds other x axes of a curve over updates by run, the place of its run among the runs.
+    group: of curves that a page shows together.
     """
 
     x: NDArray[Any]
@@ -73,9 +83,11 @@ class Curve:
 
 @dataclass(frozen=True)
 class Panel:
-    """A chart of the page: its title, the words and the form of its heights, and its curves over updates.
+    """A chart of the page: its title, the words and the form of its heights, and its curves over
+    updates.
 
-    over: words of an x axis of its own, whose curves are drawn as steps, a lone one filled; ticks: names of the steps.
+    over: words of an x axis of its own, whose curves are drawn as steps, a lone one filled; ticks:
+    names of the steps.
     notes: words at the points of each curve.
     """
 
@@ -90,7 +102,8 @@ class Panel:
 
 @dataclass(frozen=True)
 class ReportFigure:
-    """A figure with its file name (no suffix) and caption, and the charts that a page shows in its place.
+    """A figure with its file name (no suffix) and caption, and the charts that a page shows in its
+    place.
 
     No figure where the caption says all there is.
     """
@@ -102,30 +115,40 @@ class ReportFigure:
 
 
 def lines(ax: Axes, curves: Sequence[Curve]) -> list[Line2D]:
-    """Draw curves, thinned; one that covers an equal one has gaps. Return their handles for a legend."""
+    """Draw curves, thinned; one that covers an equal one has gaps. Return their handles for a
+    legend.
+    """
     handles = []
     for curve in curves:
         look = curve.look | ({"linestyle": GAPS} if drawn_before(ax, curve) else {})
         marker = "o" if curve.marked and len(curve.x) <= _FEW else None
         x, y = thin(curve.x, curve.y)
-        handles += ax.plot(x, y, marker=marker, markersize=3.5, **look, label=curve.label, zorder=curve.over)
+        handles += ax.plot(
+            x, y, marker=marker, markersize=3.5, **look, label=curve.label, zorder=curve.over
+        )
         if curve.band:
             x, low, high = thin(curve.x, *curve.band)
             ax.fill_between(x, low, high, color=look["color"], alpha=0.15, linewidth=0)
     return handles
 
 
-def outline(ax: Axes, share: NDArray[Any], edges: NDArray[Any], look: Look | None, label: str = "") -> Any:
+def outline(
+    ax: Axes, share: NDArray[Any], edges: NDArray[Any], look: Look | None, label: str = ""
+) -> Any:
     """Draw a histogram as an outline of this look, or filled if it is alone."""
     if look is None:
-        return ax.stairs(share, edges, fill=True, color=PLAIN, edgecolor="white", linewidth=0.8, label=label)
+        return ax.stairs(
+            share, edges, fill=True, color=PLAIN, edgecolor="white", linewidth=0.8, label=label
+        )
     return ax.stairs(share, edges, **look | {"linewidth": 1.5}, label=label)
 
 
 def drawn_before(ax: Axes, curve: Curve) -> bool:
     """Return whether an earlier line already has these heights and would vanish below this one."""
     (y,) = thin(curve.y)
-    return any(np.array_equal(np.asarray(line.get_ydata()), y, equal_nan=True) for line in ax.get_lines())
+    return any(
+        np.array_equal(np.asarray(line.get_ydata()), y, equal_nan=True) for line in ax.get_lines()
+    )
 
 
 def chart(title: str, x: str, y: str, height: float = 4.2) -> tuple[Figure, Axes]:
@@ -142,7 +165,9 @@ def chart(title: str, x: str, y: str, height: float = 4.2) -> tuple[Figure, Axes
 def canvas(
     width: float, height: float, rows: int = 1, columns: int = 1, share: bool = False
 ) -> tuple[Figure, NDArray[Any]]:
-    """Return an empty figure (inches) and its axes [rows, columns], styled; `share` ties their scales."""
+    """Return an empty figure (inches) and its axes [rows, columns], styled; `share` ties their
+    scales.
+    """
     figure = Figure(figsize=(width, height), dpi=120, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots(rows, columns, squeeze=False, sharex=share, sharey=share)
@@ -178,7 +203,9 @@ def plain_log(ax: Axes, direction: Literal["x", "y"]) -> None:
 
 
 def wide(values: Sequence[float] | NDArray[Any]) -> bool:
-    """Return whether positive values span so much that a logarithmic axis shows more; zeros do not count."""
+    """Return whether positive values span so much that a logarithmic axis shows more; zeros do not
+    count.
+    """
     positive = [v for v in values if v > 0]
     return bool(positive) and max(positive) > _SPAN * min(positive)
 
@@ -186,7 +213,8 @@ def wide(values: Sequence[float] | NDArray[Any]) -> bool:
 def legend(
     figure: Figure, handles: Sequence[Any], columns: int | None = None, *, upper: bool = False
 ) -> None:
-    """Put a legend below (or above) the axes, never over the data; the figure grows by its lines after the first.
+    """Put a legend below (or above) the axes, never over the data; the figure grows by its lines
+    after the first.
 
     columns: as many as fit if left out: about 100 characters a line.
     """
@@ -203,10 +231,14 @@ def legend(
 def mark_ends(ax: Axes, curves: Sequence[Curve]) -> None:
     """Ring the last point of up to 8 curves, and write their words at the end in the margin.
 
-    Call it when all is drawn and scaled: words too close to each other are moved apart. A curve without words, without
-    points or with no place on a logarithmic axis gets none.
+    Call it when all is drawn and scaled: words too close to each other are moved apart. A curve
+    without words, without points or with no place on a logarithmic axis gets none.
     """
-    ends = [(float(c.x[-1]), float(c.y[-1]), c.end, c.look["color"]) for c in curves if c.end and len(c.x)]
+    ends = [
+        (float(c.x[-1]), float(c.y[-1]), c.end, c.look["color"])
+        for c in curves
+        if c.end and len(c.x)
+    ]
     ends = [end for end in ends if np.isfinite(end[1]) and (ax.get_yscale() != "log" or end[1] > 0)]
     if len(ends) > _MOST_ENDS:
         return
@@ -225,7 +257,9 @@ def mark_ends(ax: Axes, curves: Sequence[Curve]) -> None:
 
 
 def spread(heights: Sequence[float], apart: float, top: float = 1.0) -> list[float]:
-    """Return the heights moved as little as keeps them `apart`, in the order given: upwards, down from the top."""
+    """Return the heights moved as little as keeps them `apart`, in the order given: upwards, down
+    from the top.
+    """
     order = sorted(range(len(heights)), key=heights.__getitem__)
     placed: list[float] = []
     for i in order:

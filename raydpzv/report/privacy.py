@@ -1,4 +1,5 @@
-"""The privacy claims of a run as one table: what all rows share once above it, each note once below it.
+"""The privacy claims of a run as one table: what all rows share once above it, each note once below
+it.
 
 A claim is a row of summary.json's "epsilon": a dict of `raydpzv.privacy.claims.Claim`.
 """
@@ -33,7 +34,9 @@ _ROOMY = 100  # columns from which the table needs not be squeezed
 
 @dataclass(frozen=True)
 class ClaimRow:
-    """What rows of privacy tables share: against whom, for which neighbours, and numbers of notes, from 1."""
+    """What rows of privacy tables share: against whom, for which neighbours, and numbers of notes,
+    from 1.
+    """
 
     adversary: str
     relation: str
@@ -72,7 +75,9 @@ class PrivacyTable:
         reach = f"sensitivity\n({self.measured})" if self.measured else "sensitivity"
         found: list[Column[PrivacyRow]] = [
             Column(
-                "adversary", lambda r: " ".join([r.adversary, *(f"[{n}]" for n in r.notes)]), align="left"
+                "adversary",
+                lambda r: " ".join([r.adversary, *(f"[{n}]" for n in r.notes)]),
+                align="left",
             ),
             Column("relation", lambda r: r.relation, align="left"),
             Column("ε", lambda r: r.epsilon),
@@ -82,7 +87,9 @@ class PrivacyTable:
             Column(_NOISE, lambda r: r.multiplier),
             Column("accountant", lambda r: r.accountant, align="left"),
         ]
-        return [*found, Column(_CONDITIONAL, lambda r: r.conditional)] if self.conditional else found
+        return (
+            [*found, Column(_CONDITIONAL, lambda r: r.conditional)] if self.conditional else found
+        )
 
     @property
     def grid(self) -> Grid:
@@ -91,7 +98,9 @@ class PrivacyTable:
 
     @property
     def beside(self) -> Grid:
-        """The rows as text without numbers of notes, for a page that has the notes beside the rows."""
+        """The rows as text without numbers of notes, for a page that has the notes beside the
+        rows.
+        """
         return grid(self.columns, [replace(row, notes=()) for row in self.rows])
 
     @property
@@ -100,7 +109,8 @@ class PrivacyTable:
         return [[self.notes[n - 1] for n in row.notes] for row in self.rows]
 
     def console(self, width: int) -> HeadTable:
-        """Return the table for a console, which has no room for the noise over the sensitivity beside the condition.
+        """Return the table for a console, which has no room for the noise over the sensitivity
+        beside the condition.
 
         A narrow one has none for it at all, nor for the guess beside the condition.
         """
@@ -116,8 +126,11 @@ def proved_mark(row: Any) -> Mark:
     return "good" if row.standing == "proved" else "bad"
 
 
-def privacy_table(claims: Sequence[claim_words.Claim], *, explained: bool = True) -> PrivacyTable | None:
-    """Return the claims side by side; None where no noise is added, so that a table would say nothing.
+def privacy_table(
+    claims: Sequence[claim_words.Claim], *, explained: bool = True
+) -> PrivacyTable | None:
+    """Return the claims side by side; None where no noise is added, so that a table would say
+    nothing.
 
     explained: with notes and the conditional column, which no one should read without its own note.
     """
@@ -126,7 +139,9 @@ def privacy_table(claims: Sequence[claim_words.Claim], *, explained: bool = True
     noised = [c for c in claims if c["mechanism"] != "none"]
     if not noised:
         return None
-    notes = list(dict.fromkeys(note for c in claims if explained for note in claim_words.notes_of(c)))
+    notes = list(
+        dict.fromkeys(note for c in claims if explained for note in claim_words.notes_of(c))
+    )
     return PrivacyTable(
         shared=_shared(noised[0]),
         rows=tuple(merged([_row(c, notes) for c in claims])),
@@ -140,7 +155,9 @@ R = TypeVar("R", bound=ClaimRow)
 
 
 def merged(rows: Sequence[R]) -> list[R]:
-    """Return rows with those that differ in adversary or relation alone as one; their notes add up."""
+    """Return rows with those that differ in adversary or relation alone as one; their notes add
+    up.
+    """
     order = list(dict.fromkeys(row.adversary for row in rows))
     found = list(rows)
     for name in ("relation", "adversary"):
@@ -164,7 +181,8 @@ def _changed(row: R, fields: Mapping[str, Any]) -> R:
 class PrivacyBlock:
     """The table for a console of 80 columns and more, with what belongs above and below it.
 
-    explain: with its notes; else without them and without the conditional column, which no one should read alone.
+    explain: with its notes; else without them and without the conditional column, which no one
+    should read alone.
     """
 
     claims: Sequence[claim_words.Claim]
@@ -230,7 +248,8 @@ def _notes(notes: Sequence[str]) -> Table:
 class ScenarioPrivacy:
     """What a scenario claims before it trains.
 
-    plan: its releases, None without noise; verdict: on its claims; lists: what is public of labels and categories.
+    plan: its releases, None without noise; verdict: on its claims; lists: what is public of labels
+    and categories.
     planned: is a number of updates planned, or is all of this for one update?
     """
 
@@ -241,7 +260,9 @@ class ScenarioPrivacy:
 
     @property
     def claims(self) -> list[dict[str, Any]]:
-        """Every ε as a row with its adversary, relation, mechanism, accountant and whether it is proved."""
+        """Every ε as a row with its adversary, relation, mechanism, accountant and whether it is
+        proved.
+        """
         return [asdict(claim) for claim in self.plan.claims()] if self.plan else []
 
     def __repr__(self) -> str:
@@ -255,7 +276,9 @@ class ScenarioPrivacy:
 
 
 def privacy(scenario: AnyScenario | str, rows: int | None = None) -> ScenarioPrivacy:
-    """Return every ε of a scenario before it trains; rows: of training, if the data are not here. Raises InputError."""
+    """Return every ε of a scenario before it trains; rows: of training, if the data are not here.
+    Raises InputError.
+    """
     spec = scenario_of(scenario)
     plan = planned_privacy(spec, rows)
     lists = stated_lists(spec.data, spec.goal) if plan else ()

@@ -1,4 +1,5 @@
-"""Pictures of runs over updates, seconds and bytes. Each function overlays the labelled runs it is given.
+"""Pictures of runs over updates, seconds and bytes. Each function overlays the labelled runs it is
+given.
 
 A function returns None where no run has rows for its picture. Pictures per client are in
 `raydpzv.report.client_plots`.
@@ -33,7 +34,9 @@ _WHOM = {"external": "anyone who sees the models", "client": "one silo", "server
 _LINES = {"paper": "dashed", "client": "solid", "external": "dashdot", "server": "dotted"}
 """Styles of curves of ε, by adversary or claimant."""
 _VERTICAL = "uploads the server has served"
-_HORIZONTAL = "updates of the shared model: a round of several uploads is one, or each upload if asynchronous"
+_HORIZONTAL = (
+    "updates of the shared model: a round of several uploads is one, or each upload if asynchronous"
+)
 _MOST_BARS = 50
 
 
@@ -45,7 +48,9 @@ def clock_axis(runs: Sequence[RunView]) -> str:
 
 
 def updates_axis(runs: Sequence[RunView]) -> str:
-    """Return the words on an axis of updates: an update is what a server round is in vertical runs alone."""
+    """Return the words on an axis of updates: an update is what a server round is in vertical runs
+    alone.
+    """
     kinds = {run.horizontal for run in runs}
     if len(kinds) != 1:
         return "updates"
@@ -59,9 +64,11 @@ def _left_out(runs: Sequence[RunView], why: str) -> str:
 
 @dataclass(frozen=True)
 class _Axis:
-    """What accuracy is drawn over: the field of an accuracy series, its unit, and the words on the axis.
+    """What accuracy is drawn over: the field of an accuracy series, its unit, and the words on the
+    axis.
 
-    name: of the picture; still: what is said of runs whose values are all 0, which are left out ("": they are not).
+    name: of the picture; still: what is said of runs whose values are all 0, which are left out
+    ("": they are not).
     """
 
     name: str
@@ -84,8 +91,12 @@ def accuracy_over_updates(runs: Sequence[RunView]) -> ReportFigure | None:
 
 def accuracy_over_seconds(runs: Sequence[RunView]) -> ReportFigure | None:
     """Draw test accuracy against the run's own clock, of runs in which time passes."""
-    caption = "Test accuracy against the run's own clock (simulated seconds under the virtual clock)."
-    axis = _Axis("seconds", "time", clock_axis(runs), still="no delay is simulated, their clock stands still")
+    caption = (
+        "Test accuracy against the run's own clock (simulated seconds under the virtual clock)."
+    )
+    axis = _Axis(
+        "seconds", "time", clock_axis(runs), still="no delay is simulated, their clock stands still"
+    )
     drawn = _accuracy(runs, axis, caption)
     begins = leg_begins(runs[0].rows["leg"]) if len(runs) == 1 else np.zeros(0)
     if not (drawn and drawn.figure and len(begins)):
@@ -97,7 +108,9 @@ def accuracy_over_seconds(runs: Sequence[RunView]) -> ReportFigure | None:
 
 
 def accuracy_over_bytes(runs: Sequence[RunView]) -> ReportFigure | None:
-    """Draw test accuracy against the tensor bytes on the wire, both directions, of runs that send any."""
+    """Draw test accuracy against the tensor bytes on the wire, both directions, of runs that send
+    any.
+    """
     sent = [int(judged(r).bytes.max(initial=0)) for r in runs]
     divisor, unit = text.size_unit(max(sent, default=0))
     caption = "Test accuracy against the tensor bytes sent by all parties, up and down together."
@@ -115,13 +128,17 @@ def _accuracy(runs: Sequence[RunView], axis: _Axis, caption: str) -> ReportFigur
         return None
     score = next((name for r in runs if (name := score_name(r.summary)) != "accuracy"), "accuracy")
     share = score in ("accuracy", "concordance")
-    figure, ax = chart(f"Test {score} over {axis.name}", axis.words, f"test {score}{' (%)' if share else ''}")
+    figure, ax = chart(
+        f"Test {score} over {axis.name}", axis.words, f"test {score}{' (%)' if share else ''}"
+    )
     if axis.wide:
         plots.plain_log(ax, "x")
     curves = [
         Curve(
             getattr(s, axis.field) / axis.unit,
-            *(s.accuracy, plots.line(i), run.label),
+            s.accuracy,
+            plots.line(i),
+            run.label,
             end=(text.percent if share else text.short)(s.accuracy[-1]),
             marked=True,
             run=i,
@@ -136,7 +153,9 @@ def _accuracy(runs: Sequence[RunView], axis: _Axis, caption: str) -> ReportFigur
         plots.legend(figure, handles)
     said = caption.replace("accuracy", score, 1) + _left_out(still, axis.still)
     panel = Panel(f"Test {score}", f"test {score}", curves, "percent" if share else "number")
-    return ReportFigure(f"accuracy_over_{axis.name}", said, figure, [panel] if axis.field == "round" else ())
+    return ReportFigure(
+        f"accuracy_over_{axis.name}", said, figure, [panel] if axis.field == "round" else ()
+    )
 
 
 def loss_over_updates(runs: Sequence[RunView]) -> ReportFigure | None:
@@ -167,8 +186,12 @@ def loss_over_updates(runs: Sequence[RunView]) -> ReportFigure | None:
     return ReportFigure("loss_over_updates", caption, figure, [panel])
 
 
-def _running(updates: NDArray[Any], values: NDArray[Any], index: int, label: str) -> tuple[Curve, int]:
-    """Return the running mean over a 40th of a series, at the end of each full window, and the window's length."""
+def _running(
+    updates: NDArray[Any], values: NDArray[Any], index: int, label: str
+) -> tuple[Curve, int]:
+    """Return the running mean over a 40th of a series, at the end of each full window, and the
+    window's length.
+    """
     window = max(1, len(values) // 40)
     sums = np.concatenate([[0.0], np.cumsum(values, dtype=np.float64)])
     means = (sums[window:] - sums[:-window]) / window
@@ -189,8 +212,8 @@ def _finite(x: NDArray[Any], y: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any
 def epsilon_over_updates(runs: Sequence[RunView]) -> ReportFigure | None:
     """Draw ε spent so far, as the paper claims it and as it is proved; name what cannot be drawn.
 
-    A curve is drawn only where it is finite, where a proved ε is useful, and where summary.json states its δ,
-    mechanism, relation, adversary and accountant, which its legend repeats.
+    A curve is drawn only where it is finite, where a proved ε is useful, and where summary.json
+    states its δ, mechanism, relation, adversary and accountant, which its legend repeats.
     """
     curves = spent(runs)
     if not curves:
@@ -204,13 +227,18 @@ def epsilon_over_updates(runs: Sequence[RunView]) -> ReportFigure | None:
     if not drawn:
         return ReportFigure("epsilon_over_updates", caption, None)
     figure, shown = _draw_epsilon(_merge(drawn))
-    return ReportFigure("epsilon_over_updates", caption, figure, [Panel("ε spent so far", "ε", shown)])
+    return ReportFigure(
+        "epsilon_over_updates", caption, figure, [Panel("ε spent so far", "ε", shown)]
+    )
 
 
 def spent(runs: Sequence[RunView]) -> list[SpentEpsilon]:
-    """Return every series of ε of runs: of users by adversary, else against a client and as the paper claims it."""
+    """Return every series of ε of runs: of users by adversary, else against a client and as the
+    paper claims it.
+    """
     of_users = {i: metrics.user_epsilons(r.rows["user_epsilon"]) for i, r in enumerate(runs)}
-    # ε of users is in rows of its own, which a run that broke off may lack: its releases alone say nothing of users
+    # ε of users is in rows of its own, which a run that broke off may lack: its releases alone say
+    # nothing of users
     series = [
         (i, r, metrics.epsilon_series(r.rows["release"]))
         for i, r in enumerate(runs)
@@ -273,7 +301,9 @@ class SpentEpsilon:
 
     @property
     def finite(self) -> tuple[NDArray[Any], NDArray[Any]]:
-        """The points to draw: none where the terms are not stated, nor where a proved ε is too large to be useful."""
+        """The points to draw: none where the terms are not stated, nor where a proved ε is too
+        large to be useful.
+        """
         if not self.claim:
             return self.round[:0], self.values[:0]
         return _finite(self.round, np.where(self._large, np.inf, self.values))
@@ -293,7 +323,8 @@ class SpentEpsilon:
         parts += [f"no ε is stated at {missing:,} of {total:,} rounds"] if missing else []
         if large := int(self._large.sum()):
             parts.append(
-                f"ε is above {claim_words.USEFUL:g}, {claim_words.TOO_LARGE}, at {large:,} of {total:,} rounds"
+                f"ε is above {claim_words.USEFUL:g}, {claim_words.TOO_LARGE}, at {large:,} of "
+                f"{total:,} rounds"
             )
         if infinite + missing < total and not self.claim:
             parts.append("the summary does not state its terms")
@@ -310,7 +341,9 @@ def _merge(curves: Sequence[SpentEpsilon]) -> list[SpentEpsilon]:
         else:
             twins.append(curve)
     names = ["; ".join(c.run.label for c in g) for g in groups]
-    return [replace(g[0], run=replace(g[0].run, label=n)) for g, n in zip(groups, names, strict=True)]
+    return [
+        replace(g[0], run=replace(g[0].run, label=n)) for g, n in zip(groups, names, strict=True)
+    ]
 
 
 def _equal(one: SpentEpsilon, other: SpentEpsilon) -> bool:
@@ -347,7 +380,9 @@ def _draw_epsilon(series: Sequence[SpentEpsilon]) -> tuple[Figure, list[Curve]]:
 
 
 def lag_histogram(runs: Sequence[RunView]) -> ReportFigure | None:
-    """Draw how many updates were made while an upload was computed, of runs in which there are any."""
+    """Draw how many updates were made while an upload was computed, of runs in which there are
+    any.
+    """
     found = [(i, r, lateness.lag_counts(r.rows["sync"])) for i, r in enumerate(runs)]
     drawn = [(i, r, counts) for i, r, counts in found if len(counts) > 1]
     if not drawn:
@@ -368,9 +403,7 @@ def lag_histogram(runs: Sequence[RunView]) -> ReportFigure | None:
     ax.set_xlim(left=-0.5)
     plots.percents(ax)
     plots.legend(figure, handles)
-    caption = (
-        "Lag of the uploads: updates made between the reading of the model and the update made of the upload."
-    )
+    caption = "Lag of the uploads: updates made between the reading of the model and the update made of the upload."
     fresh = [r for i, r, counts in found if len(counts) == 1]
     caption += _left_out(fresh, "every upload was made at the newest model")
     panel = Panel("Lag", "share of uploads", curves, "percent", "updates made meanwhile")

@@ -1,4 +1,6 @@
-"""A run's settings for a page: those that differ from the defaults, and the command that makes the run again."""
+"""A run's settings for a page: those that differ from the defaults, and the command that makes the
+run again.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ def said(value: Any) -> str:
 
 
 def differences(settings: Tree) -> list[Difference] | None:
-    """Return (key, value, default) of each setting that is not its method's default; None for a method of your own."""
+    """Return (key, value, default) of each setting that is not its method's default; None for a
+    method of your own.
+    """
     name = (settings.get("method") or {}).get("name", "dpzv")
     if is_foreign(name) or name not in METHODS:
         return None
@@ -37,7 +41,9 @@ def differences(settings: Tree) -> list[Difference] | None:
 
 
 def command(settings: Tree) -> str:
-    """Return the command that makes a run of a scenario that comes with the program; "" for any other."""
+    """Return the command that makes a run of a scenario that comes with the program; "" for any
+    other.
+    """
     name = settings.get("name", "")
     if name not in catalog.names():
         return ""
@@ -45,7 +51,9 @@ def command(settings: Tree) -> str:
     if usual["method"]["name"] != settings["method"]["name"]:
         return ""  # another method has settings of its own
     words = [f"{key}={value or _UNSET}" for key, value, _ in _different(settings, usual)]
-    return shlex.join(["raydpzv", "run", name, *(part for word in words for part in ("--set", word))])
+    return shlex.join(
+        ["raydpzv", "run", name, *(part for word in words for part in ("--set", word))]
+    )
 
 
 def _different(settings: Tree, usual: Tree) -> list[Difference]:

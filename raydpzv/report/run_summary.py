@@ -22,23 +22,31 @@ Summary = Mapping[str, Any]
 Row = tuple[str, str]
 
 SO_FAR = "epsilon_so_far"
-"""The part of the summary of a run at work that says what it has spent of each ε; all others are planned then."""
+"""The part of the summary of a run at work that says what it has spent of each ε; all others are
+planned then.
+"""
 _DIGEST = 16  # hex digits shown on a console: enough to compare by eye
 
 
 def is_horizontal(summary: Summary) -> bool:
-    """Return whether the run's clients share out rows and train one model, rather than share out features."""
+    """Return whether the run's clients share out rows and train one model, rather than share out
+    features.
+    """
     name = summary.get("method")
     return name in METHODS and METHODS[str(name)].one_model
 
 
 def headline(summary: Summary) -> str:
-    """Return the first line of a run's summary; its accuracy follows PRIVATE, and ends what follows NOT PRIVATE."""
+    """Return the first line of a run's summary; its accuracy follows PRIVATE, and ends what follows
+    NOT PRIVATE.
+    """
     return stated(summary).headline(accuracy_line(summary))
 
 
 def accuracy_line(summary: Summary) -> str:
-    """Return the final test accuracy, or what stands for it, after how many updates, and what is wrong with it."""
+    """Return the final test accuracy, or what stands for it, after how many updates, and what is
+    wrong with it.
+    """
     updates = updates_text(summary)
     unit = "" if "rounds" in updates or "updates" in updates else " updates"
     best, name = _chosen(summary), score_name(summary)
@@ -59,18 +67,23 @@ def measures(summary: Summary) -> Mapping[str, Any]:
 
 
 def score_name(summary: Summary) -> str:
-    """Return what a run's model is judged by: accuracy; of times concordance; of numbers rmse, or else the loss."""
+    """Return what a run's model is judged by: accuracy; of times concordance; of numbers rmse, or
+    else the loss.
+    """
     if text.known(summary.get("concordance")):
         return "concordance"
     if not text.known(summary.get("accuracy")) and "rmse" in measures(summary):
         return "rmse"
     return (
-        "loss" if text.known(summary.get("loss")) and not text.known(summary.get("accuracy")) else "accuracy"
+        "loss"
+        if text.known(summary.get("loss")) and not text.known(summary.get("accuracy"))
+        else "accuracy"
     )
 
 
 def summary_rows(summary: Summary, clock: str = "virtual") -> list[Row]:
-    """Return (name, value) for what a summary says, but for privacy and the staleness of single clients.
+    """Return (name, value) for what a summary says, but for privacy and the staleness of single
+    clients.
 
     clock: the run's, "virtual" or "wall": its seconds are simulated or real.
     """
@@ -96,26 +109,41 @@ def summary_rows(summary: Summary, clock: str = "virtual") -> list[Row]:
 
 
 def key_figures(summary: Summary, clock: str = "virtual", *, published: bool = False) -> list[Row]:
-    """Return the few figures that a page opens with; published: those that may leave of a private run alone."""
+    """Return the few figures that a page opens with; published: those that may leave of a private
+    run alone.
+    """
     claims = summary.get("epsilon") or ()
     epsilon, whom = smallest(claims)
     noised = any(claim["mechanism"] != "none" for claim in claims)
-    nothing = "no useful ε is proved" if noised else "nothing is promised, because no noise is added"
+    nothing = (
+        "no useful ε is proved" if noised else "nothing is promised, because no noise is added"
+    )
     so_far = summary.get(SO_FAR)
     proved = ("ε planned" if so_far else "ε", f"{epsilon}, against {whom}" if epsilon else nothing)
     if published:
-        return [proved, ("updates", text.number(summary.get("updates"))), ("status", _status(summary))]
+        return [
+            proved,
+            ("updates", text.number(summary.get("updates"))),
+            ("status", _status(summary)),
+        ]
     name, stale = score_name(summary), summary.get("staleness") or {}
     show = text.percent if name == "accuracy" else text.number
     real, run = (text.seconds(summary.get(key)) for key in ("seconds", "simulated_seconds"))
     passed = clock == "wall" or not summary.get("simulated_seconds")
-    both = f"{real} real, {run} simulated" if text.known(summary.get("seconds")) else f"{run} simulated"
+    both = (
+        f"{real} real, {run} simulated"
+        if text.known(summary.get("seconds"))
+        else f"{run} simulated"
+    )
     return [
         (f"test {name}", show({**summary, **measures(summary)}.get(name))),
         *([("ε so far", so_far)] if so_far else []),
         proved,
         *([("staleness", _aged(summary))] if text.known(stale.get("mean")) else []),
-        ("bytes", f"{text.size(summary.get('bytes_up'))} up, {text.size(summary.get('bytes_down'))} down"),
+        (
+            "bytes",
+            f"{text.size(summary.get('bytes_up'))} up, {text.size(summary.get('bytes_down'))} down",
+        ),
         ("time", real if passed else both),
     ]
 
@@ -132,8 +160,11 @@ def published_rows(summary: Summary) -> list[Row]:
 
 
 def summary_table(summary: Summary, clock: str = "virtual") -> Table:
-    """Return the summary as a two-column console table, digests shortened. clock: see `summary_rows`."""
-    # a private run's rows hold losses: anyone who knows all but a label would find it by their digest
+    """Return the summary as a two-column console table, digests shortened. clock: see
+    `summary_rows`.
+    """
+    # a private run's rows hold losses: anyone who knows all but a label would find it by their
+    # digest
     unshown = ("versions", "digest of rows") if withheld(summary) else ("versions",)
     return pairs_table(
         [
@@ -155,18 +186,24 @@ def pairs_table(rows: Sequence[Row]) -> Table:
 
 
 def updates_text(summary: Summary) -> str:
-    """Return the number of updates; of a horizontal run also what an update was: a round of uploads, or each upload."""
+    """Return the number of updates; of a horizontal run also what an update was: a round of
+    uploads, or each upload.
+    """
     updates, uploads = summary.get("updates"), summary.get("uploads")
     count = text.number(updates)
     if not is_horizontal(summary) or not updates or uploads is None or _is_agent(summary):
         return count
     return (
-        f"{count} rounds ({uploads:,} uploads)" if uploads > updates else f"{count} updates, one per upload"
+        f"{count} rounds ({uploads:,} uploads)"
+        if uploads > updates
+        else f"{count} updates, one per upload"
     )
 
 
 def lag_rows(summary: Summary) -> list[Row]:
-    """Return what clients missed and how old their models were; nothing of what the method does not have."""
+    """Return what clients missed and how old their models were; nothing of what the method does not
+    have.
+    """
     stale = summary.get("staleness") or {}
     if stale.get("mean") is None or _is_agent(summary):
         return []
@@ -175,7 +212,9 @@ def lag_rows(summary: Summary) -> list[Row]:
     else:
         rows = [("lag", _aged(summary))]
         rows += [("late", f"{text.percent(stale.get('late_share'))} of the activations")]
-    missed = f"mean {text.number(stale.get('missed_mean'))}, max {text.number(stale.get('missed_max'))}"
+    missed = (
+        f"mean {text.number(stale.get('missed_mean'))}, max {text.number(stale.get('missed_max'))}"
+    )
     pairs = f"mean {text.number(stale.get('pairs_mean'))} per activation"
     rows += [("missed updates", f"{missed} per activation"), ("pairs received", pairs)]
     if stale.get("pulled_share"):
@@ -184,7 +223,9 @@ def lag_rows(summary: Summary) -> list[Row]:
 
 
 def ledger_rows(summary: Summary) -> list[Row]:
-    """Return size and digest of the run's ledger, and the drift of clients that revert without a snapshot."""
+    """Return size and digest of the run's ledger, and the drift of clients that revert without a
+    snapshot.
+    """
     rows: list[Row] = []
     if ledger := summary.get("ledger"):
         size = f"{text.number(ledger.get('pairs'))} pairs, {text.size(ledger.get('bytes'))}"
@@ -198,7 +239,9 @@ def ledger_rows(summary: Summary) -> list[Row]:
 
 def participant_rows(message: pa.Table) -> list[Row]:
     """Return how many clients took part, and the bytes of the median and of the busiest of them."""
-    from raydpzv.records import traffic  # and pyarrow with it: the other functions here read summaries alone
+    from raydpzv.records import (
+        traffic,
+    )  # and pyarrow with it: the other functions here read summaries alone
 
     up, down = traffic.bytes_of_participants(message)
     if not len(up):
@@ -216,8 +259,13 @@ def _words(summary: Summary, *names: str) -> list[Row]:
 
 
 def _model(summary: Summary) -> list[Row]:
-    versions = ", ".join(f"{k} {v}" for k, v in (summary.get("versions") or {}).items()) or text.NONE
-    return [("digest of model", str(summary.get("model_digest", text.NONE))), ("versions", versions)]
+    versions = (
+        ", ".join(f"{k} {v}" for k, v in (summary.get("versions") or {}).items()) or text.NONE
+    )
+    return [
+        ("digest of model", str(summary.get("model_digest", text.NONE))),
+        ("versions", versions),
+    ]
 
 
 def _evaluated(summary: Summary) -> list[Row]:
@@ -227,7 +275,9 @@ def _evaluated(summary: Summary) -> list[Row]:
 
 
 def _chosen(summary: Summary) -> str | None:
-    """Return the test accuracy of the model that the validation rows choose, and which that is; None without them."""
+    """Return the test accuracy of the model that the validation rows choose, and which that is;
+    None without them.
+    """
     best, update = summary.get("best_accuracy"), summary.get("best_update")
     if not text.known(best) or update is None:
         return None
@@ -236,7 +286,9 @@ def _chosen(summary: Summary) -> str | None:
 
 
 def _scores(summary: Summary) -> list[Row]:
-    """Return the test scores: accuracies, those of two classes or survival times, and measures of their own name."""
+    """Return the test scores: accuracies, those of two classes or survival times, and measures of
+    their own name.
+    """
     best, accurate = _chosen(summary), score_name(summary) == "accuracy"
     rows = [("test accuracy", text.percent(summary.get("accuracy")))] if accurate else []
     rows += [("test accuracy of the best model", best)] if best else []
@@ -246,7 +298,9 @@ def _scores(summary: Summary) -> list[Row]:
         ("balanced accuracy", "balanced_accuracy", text.percent),
         ("concordance", "concordance", text.number),
     )
-    rows += [(name, show(summary[key])) for name, key, show in named if text.known(summary.get(key))]
+    rows += [
+        (name, show(summary[key])) for name, key, show in named if text.known(summary.get(key))
+    ]
     return rows + [(name, text.number(value)) for name, value in measures(summary).items()]
 
 
@@ -261,12 +315,19 @@ def _is_agent(summary: Summary) -> bool:
 
 
 def _users(summary: Summary) -> list[Row]:
-    """Return whose privacy a run protects and how sums reach the server; nothing of runs that protect no users."""
+    """Return whose privacy a run protects and how sums reach the server; nothing of runs that
+    protect no users.
+    """
     found = summary.get("user_level")
     if not found:
         return []
-    users = f"{found['users']:,} users in {found['silos']:,} silos, {found['pairs']:,} pairs of both"
-    rows = [("users", users), ("aggregation", f"{found['aggregation']}, {found['weights']} weights")]
+    users = (
+        f"{found['users']:,} users in {found['silos']:,} silos, {found['pairs']:,} pairs of both"
+    )
+    rows = [
+        ("users", users),
+        ("aggregation", f"{found['aggregation']}, {found['weights']} weights"),
+    ]
     if found.get("sensitivity") is not None:
         reach = f"{text.number(found['sensitivity'])} (one user, add or remove; noise is σC)"
         rows += [("sensitivity", reach)]
@@ -281,7 +342,12 @@ def _vector(summary: Summary) -> list[Row]:
     length = summary.get("vector_length")
     if length is None:
         return []
-    return [("communication vector length", f"{text.number(length)} numbers sent, both ways, per client")]
+    return [
+        (
+            "communication vector length",
+            f"{text.number(length)} numbers sent, both ways, per client",
+        )
+    ]
 
 
 def _times(summary: Summary, clock: str) -> list[Row]:
@@ -289,10 +355,14 @@ def _times(summary: Summary, clock: str) -> list[Row]:
     updates, real, run = (summary.get(name) for name in ("updates", "seconds", "simulated_seconds"))
     if legs := summary.get("legs"):
         took = (
-            f"{text.seconds(run)} by the run's clock, in {legs['count']} legs; the last of them took "
-            f"{text.seconds(real)} with its begin and end"
+            f"{text.seconds(run)} by the run's clock, in {legs['count']} legs; the last of them "
+            f"took {text.seconds(real)} with its begin and end"
         )
-        return [("real time", took), ("gaps between legs", _gaps(legs)), *_rate("real", updates, run)]
+        return [
+            ("real time", took),
+            ("gaps between legs", _gaps(legs)),
+            *_rate("real", updates, run),
+        ]
     if clock == "wall":
         took = f"{text.seconds(real)}, of which the run {text.seconds(run)}"
         return [("real time", took), *_rate("real", updates, run)]
@@ -308,7 +378,9 @@ def _times(summary: Summary, clock: str) -> list[Row]:
 
 
 def _compiling(summary: Summary) -> list[Row]:
-    """Return what was compiled, of a run that found not all on its machines; others load it from there."""
+    """Return what was compiled, of a run that found not all on its machines; others load it from
+    there.
+    """
     found = summary.get("kernels")
     if not found:
         return []

@@ -1,4 +1,6 @@
-"""Tables of runs: several side by side, what a target took, the clients of one, and the phases of a protocol."""
+"""Tables of runs: several side by side, what a target took, the clients of one, and the phases of a
+protocol.
+"""
 
 from __future__ import annotations
 
@@ -20,25 +22,29 @@ from raydpzv.report.table import Column, Grid, grid
 from raydpzv.settings.party_names import label
 
 COMPARE_NOTE = (
-    "Staleness: mean age of the cached embeddings used, in server rounds (vertical runs), or mean number of updates "
-    "made between reading the model and the upload's own (horizontal runs). Best by validation: the test accuracy of "
-    "the model that scores highest on the validation rows (data.validation_fraction)."
+    "Staleness: mean age of the cached embeddings used, in server rounds (vertical runs), or mean "
+    "number of updates made between reading the model and the upload's own (horizontal runs). Best "
+    "by validation: the test accuracy of the model that scores highest on the validation rows "
+    "(data.validation_fraction)."
 )
 CLIENT_NOTE = (
-    "Rates: activations per second of the run's clock. Age: of the client's cached embeddings when they were used, in "
-    "server rounds. Delay: rounds served between the client's reading its model and changing it. Late: share of the "
-    "activations that fell into a running round trip."
+    "Rates: activations per second of the run's clock. Age: of the client's cached embeddings when "
+    "they were used, in server rounds. Delay: rounds served between the client's reading its model "
+    "and changing it. Late: share of the activations that fell into a running round trip."
 )
 PHASE_NOTE = (
-    "Bytes and CPU seconds of all silos together. CPU seconds are of the messages that the work ended with, as "
-    "measured in the processes that did it; the making of the server's key is not among them."
+    "Bytes and CPU seconds of all silos together. CPU seconds are of the messages that the work "
+    "ended with, as measured in the processes that did it; the making of the server's key is not "
+    "among them."
 )
 _MOST_CLIENTS = 20
 
 
 @dataclass(frozen=True)
 class RunView:
-    """What a picture or a table needs to know of a run: its label in legends, summary.json, its rows."""
+    """What a picture or a table needs to know of a run: its label in legends, summary.json, its
+    rows.
+    """
 
     label: str
     summary: Mapping[str, Any]
@@ -108,7 +114,9 @@ def target_grid(runs: Sequence[RunView], targets: Sequence[float]) -> Grid:
     found = []
     for target in targets:
         costs = [
-            _Cost(r.label, target, traffic.to_target(r.rows["evaluation"], r.rows["message"], target))
+            _Cost(
+                r.label, target, traffic.to_target(r.rows["evaluation"], r.rows["message"], target)
+            )
             for r in runs
         ]
         found += costs if any(cost.found for cost in costs) else []
@@ -117,7 +125,9 @@ def target_grid(runs: Sequence[RunView], targets: Sequence[float]) -> Grid:
 
 @dataclass(frozen=True)
 class ClientRow:
-    """What a client of a vertical run did; NaN or None: not known. stated: its part of the summary's staleness."""
+    """What a client of a vertical run did; NaN or None: not known. stated: its part of the
+    summary's staleness.
+    """
 
     name: str
     uploads: int
@@ -144,7 +154,9 @@ CLIENTS: tuple[Column[ClientRow], ...] = (
 
 
 def rates_asked(kind: str, rate: float | Sequence[float], clients: int) -> list[float]:
-    """Return each client's rate as `[arrivals]` asks for it; NaN where its kind has none (a trace, "immediate")."""
+    """Return each client's rate as `[arrivals]` asks for it; NaN where its kind has none (a trace,
+    "immediate").
+    """
     if kind not in ("poisson", "constant"):
         return [math.nan] * clients
     return [float(r) for r in rate] if isinstance(rate, Sequence) else [float(rate)] * clients
@@ -165,7 +177,12 @@ def client_rows(run: RunView, scenario: Mapping[str, Any]) -> list[ClientRow]:
     return [
         ClientRow(
             label(c["client"], run.party_names).removeprefix("client "),
-            *(uploads[m], int(up[m]), int(down[m]), asked[m], uploads[m] / seconds, c),
+            uploads[m],
+            int(up[m]),
+            int(down[m]),
+            asked[m],
+            uploads[m] / seconds,
+            c,
         )
         for m, c in enumerate(found)
     ]
@@ -178,10 +195,14 @@ def _asked(scenario: Mapping[str, Any], clients: int) -> list[float]:
 
 
 def stalest(rows: Sequence[ClientRow]) -> tuple[list[ClientRow], str]:
-    """Return at most 20 clients, those with the oldest embeddings, and what is to be said of the others."""
+    """Return at most 20 clients, those with the oldest embeddings, and what is to be said of the
+    others.
+    """
     if len(rows) <= _MOST_CLIENTS:
         return list(rows), ""
-    ages = [float(row.stated["mean"]) if text.known(row.stated.get("mean")) else -1.0 for row in rows]
+    ages = [
+        float(row.stated["mean"]) if text.known(row.stated.get("mean")) else -1.0 for row in rows
+    ]
     order = sorted(range(len(rows)), key=ages.__getitem__, reverse=True)
     said = f"of {len(rows)} clients the {_MOST_CLIENTS} with the oldest embeddings; all: raydpzv report"
     return [rows[i] for i in sorted(order[:_MOST_CLIENTS])], said

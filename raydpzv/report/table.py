@@ -1,4 +1,6 @@
-"""Tables: columns read rows as text, for a console or a page. Console tables keep their heads whole at any width."""
+"""Tables: columns read rows as text, for a console or a page. Console tables keep their heads whole
+at any width.
+"""
 
 from __future__ import annotations
 
@@ -36,10 +38,11 @@ def _no_mark(row: Any) -> Mark:
 
 @dataclass(frozen=True)
 class Column(Generic[R]):
-    """A title, the value that a column gets of a row, how it shows that, and whether the cell is good or bad news.
+    """A title, the value that a column gets of a row, how it shows that, and whether the cell is
+    good or bad news.
 
-    value: the number by which a page sorts the column; None: by its text. optional: the column is left out where it
-    shows a dash in every row.
+    value: the number by which a page sorts the column; None: by its text. optional: the column is
+    left out where it shows a dash in every row.
     """
 
     title: str
@@ -53,7 +56,9 @@ class Column(Generic[R]):
 
 @dataclass(frozen=True)
 class Grid:
-    """A table as text: its heads, where they are aligned, its rows, and marks and values of their cells."""
+    """A table as text: its heads, where they are aligned, its rows, and marks and values of their
+    cells.
+    """
 
     heads: tuple[str, ...]
     aligns: tuple[Align, ...]
@@ -61,7 +66,9 @@ class Grid:
     marks: tuple[tuple[Mark, ...], ...]
     values: tuple[tuple[float | None, ...], ...]
 
-    def console(self, title: str = "", caption: str = "", *, gap: int = 1, once: bool = False) -> HeadTable:
+    def console(
+        self, title: str = "", caption: str = "", *, gap: int = 1, once: bool = False
+    ) -> HeadTable:
         """Return the table for a console; gap: spaces between columns beside the usual one.
 
         once: a first cell that repeats the one above is empty.
@@ -103,10 +110,12 @@ def text_grid(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Grid:
 
 
 class HeadTable(Table):
-    """A table of rich that breaks heads at spaces only. Where the heads do not fit, it is a list of its rows.
+    """A table of rich that breaks heads at spaces only. Where the heads do not fit, it is a list of
+    its rows.
 
-    Heads and cells are text. Columns of figures, at the right, keep these whole; columns of text get two lines a cell,
-    if there is room, and share what is left. A list names each cell by its head, and leaves out empty cells.
+    Heads and cells are text. Columns of figures, at the right, keep these whole; columns of text
+    get two lines a cell, if there is room, and share what is left. A list names each cell by its
+    head, and leaves out empty cells.
     """
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -129,11 +138,15 @@ class HeadTable(Table):
         bare = copy(self)
         bare.title = bare.caption = None
         bare.columns = [replace(column, header="", width=1, _cells=[]) for column in self.columns]
-        rules = Measurement.get(console, options.update(width=_WIDE), bare).maximum - len(self.columns)
+        rules = Measurement.get(console, options.update(width=_WIDE), bare).maximum - len(
+            self.columns
+        )
         widths = _fitting(self.columns, options.max_width - rules)
         if widths is None:
             return None
-        return [replace(column, width=width) for column, width in zip(self.columns, widths, strict=True)]
+        return [
+            replace(column, width=width) for column, width in zip(self.columns, widths, strict=True)
+        ]
 
     def _rows(self) -> Iterator[RenderableType]:
         if self.title:
@@ -142,17 +155,23 @@ class HeadTable(Table):
             yield ""
             for column, cell in zip(self.columns, cells, strict=True):
                 if text := _text(cell):
-                    yield Text.assemble((_text(column.header).plain.replace("\n", " "), "bold"), ": ", text)
+                    yield Text.assemble(
+                        (_text(column.header).plain.replace("\n", " "), "bold"), ": ", text
+                    )
         if self.caption:
             yield self.caption
 
 
 def _fitting(columns: Sequence[RichColumn], room: int) -> list[int] | None:
-    """Return widths that together fit the room, as even as can be; None if the words of the heads do not fit."""
+    """Return widths that together fit the room, as even as can be; None if the words of the heads
+    do not fit.
+    """
     least, whole, most = map(list, zip(*map(_widths, columns), strict=True))
     if sum(least) > room:
         return None
-    texts = [i for i, column in enumerate(columns) if column.justify != "right" and column.width is None]
+    texts = [
+        i for i, column in enumerate(columns) if column.justify != "right" and column.width is None
+    ]
     few, short = list(whole), list(whole)
     for i in texts:
         few[i], short[i] = max(least[i], _two_lines(columns[i])), max(least[i], min(most[i], _TEXT))
@@ -176,7 +195,9 @@ def _two_lines(column: RichColumn) -> int:
 
 
 def _grow(widths: list[int], most: Sequence[int], chosen: Iterable[int], room: int) -> None:
-    """Widen the chosen columns, the narrowest first, until all are as wide as they need or the room is filled."""
+    """Widen the chosen columns, the narrowest first, until all are as wide as they need or the room
+    is filled.
+    """
     for _ in range(room - sum(widths)):
         growing = [i for i in chosen if widths[i] < most[i]]
         if not growing:
@@ -185,7 +206,8 @@ def _grow(widths: list[int], most: Sequence[int], chosen: Iterable[int], room: i
 
 
 def _widths(column: RichColumn) -> tuple[int, int, int]:
-    """Return how many letters wide the words of a column's head, its cells unbroken, and both unbroken are.
+    """Return how many letters wide the words of a column's head, its cells unbroken, and both
+    unbroken are.
 
     They are the same if nothing in it may break, or its width is given.
     """
@@ -194,7 +216,8 @@ def _widths(column: RichColumn) -> tuple[int, int, int]:
     head = _text(column.header).plain
     words = max(map(cell_len, head.split()), default=1)
     cells = max(
-        (cell_len(line) for cell in column.cells for line in _text(cell).plain.split("\n")), default=1
+        (cell_len(line) for cell in column.cells for line in _text(cell).plain.split("\n")),
+        default=1,
     )
     most = max(words, cells, *map(cell_len, head.split("\n")))
     return (most,) * 3 if column.no_wrap else (words, max(words, cells), most)

@@ -10,7 +10,9 @@ _SIZES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def number(value: Any, digits: int = 4) -> str:
-    """Return a number with `digits` significant digits; infinity as ∞; a dash where there is none."""
+    """Return a number with `digits` significant digits; infinity as ∞; a dash where there is
+    none.
+    """
     if value is None or isinstance(value, str | bool):
         return NONE if value is None else "∞" if value == "infinity" else str(value)
     if math.isnan(value):
@@ -64,8 +66,14 @@ def seconds(value: float | None) -> str:
 
 
 def duration(value: float) -> str:
-    """Return a duration of real time in words, to the second: "12 s", "3 min 05 s", "2 h 10 min"."""
+    """Return a duration of real time in words, to the second: "12 s", "3 min 05 s", "2 h 10
+    min".
+    """
     minutes, rest = divmod(round(value), 60)
     if minutes < 1:
         return f"{rest} s"
-    return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
+    return (
+        f"{minutes} min {rest:02d} s"
+        if minutes < 60
+        else f"{minutes // 60} h {minutes % 60:02d} min"
+    )

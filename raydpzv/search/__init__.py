@@ -1,1 +1,3 @@
-"""Hyper-parameter searches: a space of settings, trials drawn from it, their results, and the ε they spend."""
+"""Hyper-parameter searches: a space of settings, trials drawn from it, their results, and the ε
+they spend.
+"""

@@ -1,17 +1,20 @@
-"""Asynchronous successive halving that promotes (Li et al. 2020, algorithm 2), for a number of trials known beforehand.
+"""Asynchronous successive halving that promotes (Li et al. 2020, algorithm 2), for a number of
+trials known beforehand.
 
-A trial pauses at each rung. Whenever a worker is free, the highest rung promotes its best paused trial, if that is
-among the best 1 / FACTOR of all that reached the rung. If no rung has one, a new trial starts. So nothing waits for a
-slower trial, and a trial that arrived first is compared with those that arrive later.
+A trial pauses at each rung. Whenever a worker is free, the highest rung promotes its best paused
+trial, if that is among the best 1 / FACTOR of all that reached the rung. If no rung has one, a new
+trial starts. So nothing waits for a slower trial, and a trial that arrived first is compared with
+those that arrive later.
 
-The paper's trials never run out; here they do, and a budget replaces its time limit. At any moment the updates made or
-started are at most SHARE of what all started trials would make in full. The updates of one whole trial are reserved, so
-that early trials cannot spend what the last may need. Once all have started and no rung promotes, the best paused
-trials resume as long as the share suffices to their end, those of higher rungs first. One trial always finishes.
+The paper's trials never run out; here they do, and a budget replaces its time limit. At any moment
+the updates made or started are at most SHARE of what all started trials would make in full. The
+updates of one whole trial are reserved, so that early trials cannot spend what the last may need.
+Once all have started and no rung promotes, the best paused trials resume as long as the share
+suffices to their end, those of higher rungs first. One trial always finishes.
 
-A paused trial has its checkpoint, and resumes to the bits that it has without a pause. Every promotion is written
-before the trial resumes. The paused trials follow from that and from the runs' own folders, so that a search that was
-killed resumes with the promotions it made.
+A paused trial has its checkpoint, and resumes to the bits that it has without a pause. Every
+promotion is written before the trial resumes. The paused trials follow from that and from the runs'
+own folders, so that a search that was killed resumes with the promotions it made.
 """
 
 from __future__ import annotations
@@ -46,13 +49,17 @@ SHARE = Fraction(1, 2)
 FIRST = 8
 """The first rung is after this part of the budget, where none is given."""
 LAST = 2
-"""No rung but the first is after more than this part of the budget: near its end stopping saves little."""
+"""No rung but the first is after more than this part of the budget: near its end stopping saves
+little.
+"""
 _OTHERS = ("seconds", "bytes", "epsilon")
 """Budgets beside that of updates."""
 
 
 def why_not_promoting(trials: Sequence[Trial], *, actors: bool) -> str:
-    """Return why trials cannot pause and resume one by one, or nothing; actors: has each its own?"""
+    """Return why trials cannot pause and resume one by one, or nothing; actors: has each its
+    own?
+    """
     if actors:
         return "--actors: actors of a trial's own cannot stand still"
     for trial in trials:
@@ -69,7 +76,8 @@ def _other_budget(spec: AnyScenario) -> str:
 
 
 def first_rung(trials: Sequence[Trial], grace: int | None) -> int:
-    """Return after how many updates trials first pause: those given, or an eighth of the budget, at an evaluation.
+    """Return after how many updates trials first pause: those given, or an eighth of the budget, at
+    an evaluation.
 
     Raises SpecError for trials that are not held against one another there.
     """
@@ -78,8 +86,9 @@ def first_rung(trials: Sequence[Trial], grace: int | None) -> int:
     budget = max((b for b in budgets if b is not None), default=0)
     if len(budgets) > 1 or not budget or any(_other_budget(trial.spec) for trial in started):
         raise SpecError(
-            "--scheduler asha: wanted one budget.updates for all trials and no other budget, since all make the same "
-            "updates before they are held against one another; set it, and leave out the others"
+            "--scheduler asha: wanted one budget.updates for all trials and no other budget, since "
+            "all make the same updates before they are held against one another; set it, and leave "
+            "out the others"
         )
     every = math.lcm(*(trial.spec.evaluate.every for trial in started))
     found = max(1, round(budget / FIRST / every)) * every if grace is None else grace
@@ -92,7 +101,8 @@ def rungs(plan: SearchPlan) -> list[int]:
 
 
 def rungs_from(first: int, budget: int) -> list[int]:
-    """Return after how many updates trials pause: each rung FACTOR times as far, up to budget / LAST.
+    """Return after how many updates trials pause: each rung FACTOR times as far, up to budget /
+    LAST.
 
     The first is one in any case.
     """
@@ -106,9 +116,9 @@ def rule(plan: SearchPlan) -> str:
     """Return in a line what a search of this plan does."""
     stand = ", ".join(f"{rung:,}" for rung in rungs(plan))
     return (
-        f"asha promotes: trials pause at {stand} updates, the best {100 / FACTOR:.0f} % of those that are there "
-        f"continue, then the best left, and at most {100 * float(SHARE):.0f} % of the updates of all trials in full "
-        "are made"
+        f"asha promotes: trials pause at {stand} updates, the best {100 / FACTOR:.0f} % of those "
+        f"that are there continue, then the best left, and at most {100 * float(SHARE):.0f} % of "
+        "the updates of all trials in full are made"
     )
 
 
@@ -128,11 +138,13 @@ class TrialLeg:
 class Bracket:
     """The rungs at which trials of a search are paused, and which resumes next.
 
-    rungs: after how many updates trials pause, ascending; budget: updates of a whole trial; higher: is more of the
-    metric better?
+    rungs: after how many updates trials pause, ascending; budget: updates of a whole trial; higher:
+    is more of the metric better?
     """
 
-    def __init__(self, rungs: Sequence[int], budget: int, trials: Iterable[int], *, higher: bool) -> None:
+    def __init__(
+        self, rungs: Sequence[int], budget: int, trials: Iterable[int], *, higher: bool
+    ) -> None:
         self._rungs, self._targets, self._higher = tuple(rungs), (*rungs, budget), higher
         self._waiting = list(trials)
         self._sent = dict[int, int]()
@@ -142,20 +154,28 @@ class Bracket:
     @property
     def paused(self) -> list[tuple[int, int, float]]:
         """Return the paused trials: each with the updates it has made, and its metric there."""
-        return [(n, self._rungs[self._sent[n]], self._came[self._sent[n]][n]) for n in sorted(self._paused)]
+        return [
+            (n, self._rungs[self._sent[n]], self._came[self._sent[n]][n])
+            for n in sorted(self._paused)
+        ]
 
     def send(self, trial: int, rung: int) -> TrialLeg:
-        """Let a trial go to the rung of this number, from 0 on; that after the last one is its end."""
+        """Let a trial go to the rung of this number, from 0 on; that after the last one is its
+        end.
+        """
         if trial in self._waiting:
             self._waiting.remove(trial)
         self._paused.discard(trial)
         self._on_the_way.add(trial)
         self._sent[trial] = rung
-        since, value = (self._rungs[rung - 1], self._came[rung - 1][trial]) if rung else (0, math.nan)
+        since, value = (
+            (self._rungs[rung - 1], self._came[rung - 1][trial]) if rung else (0, math.nan)
+        )
         return TrialLeg(trial, since, self._rungs[rung] if rung < len(self._rungs) else None, value)
 
     def arrived(self, trial: int, value: float, *, over: bool = False) -> None:
-        """Record that a trial has reached its target; value: its metric there, NaN where there is none.
+        """Record that a trial has reached its target; value: its metric there, NaN where there is
+        none.
 
         over: it does not resume, whatever its rank.
         """
@@ -171,7 +191,9 @@ class Bracket:
         self._on_the_way.discard(trial)
 
     def next(self) -> TrialLeg | None:
-        """Send a trial on, or a new one; None where there is none to send before another arrives, if ever."""
+        """Send a trial on, or a new one; None where there is none to send before another arrives,
+        if ever.
+        """
         found = self._promotable()
         if found is None and self._waiting:
             return self.send(self._waiting[0], 0)
@@ -182,12 +204,16 @@ class Bracket:
         for rung in reversed(range(len(self._rungs))):
             order = ranked(self._came[rung], higher=self._higher)
             best = self._standing_at(rung, order[: len(order) // FACTOR])
-            if best is not None and self._affords(rung, rung + 1, kept=self._targets[-1] - self._targets[0]):
+            if best is not None and self._affords(
+                rung, rung + 1, kept=self._targets[-1] - self._targets[0]
+            ):
                 return best, rung + 1
         return None
 
     def _best_left(self) -> tuple[int, int] | None:
-        """Return the best of the highest rung to which nobody is on the way any more, if it may go to its end."""
+        """Return the best of the highest rung to which nobody is on the way any more, if it may go
+        to its end.
+        """
         for rung in reversed(range(len(self._rungs))):
             best = self._standing_at(rung, ranked(self._came[rung], higher=self._higher))
             awaited = any(self._sent[n] <= rung for n in self._on_the_way)
@@ -201,7 +227,9 @@ class Bracket:
         return next((n for n in here if not math.isnan(self._came[rung][n])), None)
 
     def _affords(self, rung: int, target: int, kept: int = 0) -> bool:
-        """Return whether the share suffices for a trial's way from a rung to another; kept: updates to be left then."""
+        """Return whether the share suffices for a trial's way from a rung to another; kept: updates
+        to be left then.
+        """
         made = sum(self._targets[level] for level in self._sent.values())
         more = self._targets[target] - self._targets[rung]
         return made + more + kept <= SHARE * self._targets[-1] * len(self._sent)
@@ -228,15 +256,17 @@ class Promotion:
         self._recall()
 
     def _recall(self) -> None:
-        """Read the promotions on record, and where runs are; trials that were under way resume first."""
+        """Read the promotions on record, and where runs are; trials that were under way resume
+        first.
+        """
         known: dict[int, list[Decision]] = {number: [] for number in self._trials}
         for told in decisions(self._folder):
             due = self._rungs[len(known.get(told.trial, ())) :][:1]
             stands = known.get(told.trial) and known[told.trial][-1].stop
             if told.trial not in known or [told.updates] != list(due) or stands:
                 raise DataError(
-                    f"{self._folder}: a decision on record (trial {told.trial}, {told.updates} updates) is none of "
-                    "this search; start a new one"
+                    f"{self._folder}: a decision on record (trial {told.trial}, {told.updates} "
+                    "updates) is none of this search; start a new one"
                 )
             known[told.trial].append(told)
         for number, made in known.items():
@@ -244,7 +274,9 @@ class Promotion:
                 continue
             leg = self._bracket.send(number, 0)
             for told in made:
-                self._bracket.arrived(number, math.nan if told.value is None else told.value, over=told.stop)
+                self._bracket.arrived(
+                    number, math.nan if told.value is None else told.value, over=told.stop
+                )
                 if not told.stop:
                     leg = self._bracket.send(number, self._rungs.index(told.updates) + 1)
             if not (made and made[-1].stop) and not self._arrived(leg):
@@ -255,7 +287,9 @@ class Promotion:
         return self._trials[leg.trial]
 
     def next_leg(self) -> TrialLeg | None:
-        """Return the trial that resumes next, and record it; None while none can before another one arrives."""
+        """Return the trial that resumes next, and record it; None while none can before another one
+        arrives.
+        """
         if self._begun:
             return self._begun.pop(0)
         leg = self._bracket.next()
@@ -275,12 +309,16 @@ class Promotion:
         if not is_paused_at(trial, path, leg.until):
             return False
         over = finished(trial.planned(), path)
-        value = math.nan if over or leg.until is None else metric_at(path, self._plan.metric, leg.until)
+        value = (
+            math.nan if over or leg.until is None else metric_at(path, self._plan.metric, leg.until)
+        )
         self._bracket.arrived(leg.trial, value, over=over)
         return True
 
     def close(self) -> None:
-        """Write down that the trials that are still paused stay there: there is nobody left to send."""
+        """Write down that the trials that are still paused stay there: there is nobody left to
+        send.
+        """
         stay = [
             Decision(number, updates, None if math.isnan(value) else value, stop=True)
             for number, updates, value in self._bracket.paused

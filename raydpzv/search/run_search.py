@@ -1,4 +1,6 @@
-"""A search from its space to its result: the work of `raydpzv.tune(...)` and of `raydpzv search`."""
+"""A search from its space to its result: the work of `raydpzv.tune(...)` and of `raydpzv
+search`.
+"""
 
 from __future__ import annotations
 
@@ -111,8 +113,8 @@ class Search:
 class SearchView:
     """Who watches a search. stop: the block in which an event ends the search.
 
-    progress: who is told while the block runs, given the plan, how many trials are left, and a table that is filled
-    with why trials have no result, by their numbers.
+    progress: who is told while the block runs, given the plan, how many trials are left, and a
+    table that is filled with why trials have no result, by their numbers.
     """
 
     stop: AbstractContextManager[threading.Event]
@@ -130,24 +132,31 @@ def tune(
 ) -> Search:
     """Search settings of a scenario, and choose the best, as `raydpzv search` does (docs/tune.md).
 
-    space: a file, or settings to ways to vary them, {"lr": {"loguniform": [1e-3, 1e-1]}, "seed": {"grid": [0, 1]}}.
-    out: the folder to write, or to resume. runner: "local" (one trial after the other in this process) or "ray" (side
-    by side on Ray Tune; jobs: most at a time; address: of the cluster). options: samples, search, metric, scheduler,
-    grace, interval, quantile, epsilon, draw_seed, actors. Raises InputError before anything is written.
+    space: a file, or settings to ways to vary them, {"lr": {"loguniform": [1e-3, 1e-1]}, "seed":
+    {"grid": [0, 1]}}.
+    out: the folder to write, or to resume. runner: "local" (one trial after the other in this
+    process) or "ray" (side by side on Ray Tune; jobs: most at a time; address: of the cluster).
+    options: samples, search, metric, scheduler, grace, interval, quantile, epsilon, draw_seed,
+    actors. Raises InputError before anything is written.
     """
     pool = PoolOptions(runner, options.pop("jobs", None), options.pop("address", None))
     terms, name = SearchTerms(**options), catalog.name_of(scenario)
     changes, was_wall = virtual_clock(name, overrides)
     if was_wall:
         warnings.warn(
-            'clock.kind = "virtual" in a search; overrides=["clock.kind=wall"] keeps the wall clock',
+            'clock.kind = "virtual" in a search; overrides=["clock.kind=wall"] keeps the wall '
+            "clock",
             stacklevel=2,
         )
-    found = read_space(Path(space) if isinstance(space, str) else space, catalog.load(name, changes), changes)
+    found = read_space(
+        Path(space) if isinstance(space, str) else space, catalog.load(name, changes), changes
+    )
     plan = resumed_plan(planned(name, changes, found, terms, pool.jobs)[0], Path(out))
     check_runner(plan, pool)
     stop = threading.Event()
-    view = SearchView(nullcontext(stop), lambda plan, left, reasons: nullcontext(_CellWatch(plan, reasons)))
+    view = SearchView(
+        nullcontext(stop), lambda plan, left, reasons: nullcontext(_CellWatch(plan, reasons))
+    )
     with interruptible(stop, f"stopped; the same call continues it in {out}"):
         return carry_out(plan, Path(out), pool, view, "raydpzv.tune(...)")
 
@@ -162,11 +171,14 @@ class _CellWatch(SearchWatch):
     def ended(self, trial: int, reason: str) -> None:
         self._reasons.update({trial: reason} if reason else {})
         self._over.add(trial)
-        self._line.show(f"{len(self._over)} of {self._plan.size} trials are over or stand", now=True)
+        self._line.show(
+            f"{len(self._over)} of {self._plan.size} trials are over or stand", now=True
+        )
 
 
 def virtual_clock(scenario: str, changes: Sequence[str]) -> tuple[list[str], bool]:
-    """Return settings with the virtual clock, unless they name a clock; and whether the scenario has another one.
+    """Return settings with the virtual clock, unless they name a clock; and whether the scenario
+    has another one.
 
     Side by side, trials share real time, and staleness would be the machine's.
     """
@@ -188,15 +200,23 @@ def resumed_plan(plan: SearchPlan, folder: Path | None) -> SearchPlan:
 
 
 def planned(
-    scenario: str, changes: Sequence[str], space: Sequence[Dimension], options: SearchTerms, jobs: int | None
+    scenario: str,
+    changes: Sequence[str],
+    space: Sequence[Dimension],
+    options: SearchTerms,
+    jobs: int | None,
 ) -> tuple[SearchPlan, int]:
-    """Return the plan of a search, and how many trials it would have if no draws were equal (0: it learns)."""
+    """Return the plan of a search, and how many trials it would have if no draws were equal (0: it
+    learns).
+    """
     base = catalog.load(scenario, changes)
     usual = LOSSES[base.loss].score
     metric = options.metric or (f"validation_{usual}" if base.data.validation_fraction else usual)
     batch = jobs or os.cpu_count() or 1
     drawing, points = _points(space, base, options, batch, higher=is_higher_better(metric, base))
-    make = drawing.make if drawing else lambda settings: catalog.load(scenario, [*changes, *settings])
+    make = (
+        drawing.make if drawing else lambda settings: catalog.load(scenario, [*changes, *settings])
+    )
     trials = trials_of(make, points, options.epsilon)
     promotes = options.scheduler == "asha" and not _why_not_promoting(trials, actors=options.actors)
     grace = _grace(trials, options, promotes=promotes)
@@ -218,7 +238,8 @@ def carry_out(
 ) -> Search:
     """Run the remaining trials of a search; write its tables, picture and best scenario.
 
-    command: the command's words; storage: uploads the folder there. Raises InputError before anything is written.
+    command: the command's words; storage: uploads the folder there. Raises InputError before
+    anything is written.
     """
     reasons = dict[int, str]()
     todo = list(plan.started())
@@ -230,7 +251,9 @@ def carry_out(
         _check_metric(plan, todo[0])
     with (
         view.stop as stop,
-        TRIAL_POOLS[pool.runner if todo or not plan.complete else "local"](pool, plan, todo) as make,
+        TRIAL_POOLS[pool.runner if todo or not plan.complete else "local"](
+            pool, plan, todo
+        ) as make,
         search_begun(folder, plan),
         _brought(storage, folder, plan, stop),
         view.progress(plan, len(todo), reasons) as watch,
@@ -263,7 +286,8 @@ def check_runner(plan: SearchPlan, pool: PoolOptions) -> None:
     """Raise SpecError for a runner that cannot make this search."""
     if pool.runner == "local" and (pool.address or plan.actors):
         raise SpecError(
-            "--runner local: runs one trial after the other, without --actors and --address; use ray"
+            "--runner local: runs one trial after the other, without --actors and --address; use "
+            "ray"
         )
     if pool.runner == "local" and plan.scheduler == "asha" and not plan.promotes:
         raise SpecError(f"--runner local: has no Ray; {rule(plan)}; use ray")
@@ -273,7 +297,9 @@ def check_runner(plan: SearchPlan, pool: PoolOptions) -> None:
 def _brought(
     storage: FolderUploader | None, folder: Path, plan: SearchPlan, stop: threading.Event
 ) -> Iterator[None]:
-    """Upload the folder to the storage while the block runs; where that fails for good, trials are stopped."""
+    """Upload the folder to the storage while the block runs; where that fails for good, trials are
+    stopped.
+    """
     if storage is None:
         yield
         return
@@ -283,7 +309,9 @@ def _brought(
 
 
 def _draws_fresh_noise(plan: SearchPlan) -> bool:
-    """Return whether a trial chosen so far draws noise of the system, which a second run would draw anew."""
+    """Return whether a trial chosen so far draws noise of the system, which a second run would draw
+    anew.
+    """
     settings = (planned_privacy(trial.spec) for trial in plan.started())
     return any(setting is not None and setting.noise == "system" for setting in settings)
 
@@ -291,13 +319,16 @@ def _draws_fresh_noise(plan: SearchPlan) -> bool:
 def _points(
     space: Sequence[Dimension], base: AnyScenario, options: SearchTerms, batch: int, *, higher: bool
 ) -> tuple[Drawing | None, list[tuple[str, ...]]]:
-    """Return how a search that learns draws (None: it does not), and the settings of its first trials.
+    """Return how a search that learns draws (None: it does not), and the settings of its first
+    trials.
 
     batch: trials that it chooses at a time.
     """
     if options.search not in SEARCHES:
         near = suggest(options.search, SEARCHES)
-        raise SpecError(f'--search: wanted {" or ".join(SEARCHES)}, got "{options.search}". {near}'.rstrip())
+        raise SpecError(
+            f'--search: wanted {" or ".join(SEARCHES)}, got "{options.search}". {near}'.rstrip()
+        )
     if options.search == "random":
         return None, drawn(space, options.draws(space), options.draw_seed)
     if options.scheduler != "none":
@@ -343,7 +374,9 @@ def _legs_made(
 def _promotions_made(
     plan: SearchPlan, folder: Path, make: Make, watch: SearchWatch, stop: threading.Event
 ) -> None:
-    """Promote trials one by one until none is left to promote; unless stopped, the others stay paused."""
+    """Promote trials one by one until none is left to promote; unless stopped, the others stay
+    paused.
+    """
     todo = Promotion(folder, plan)
     make(plan, todo, folder, watch, stop, None)
     if not stop.is_set():
@@ -368,7 +401,9 @@ def _grace(trials: Sequence[Trial], options: SearchTerms, *, promotes: bool) -> 
     if options.scheduler == "asha":
         return grace_of(trials, options.grace)
     if options.grace is not None:
-        raise SpecError("--grace: goes with --scheduler asha, which stops trials after it; leave it out")
+        raise SpecError(
+            "--grace: goes with --scheduler asha, which stops trials after it; leave it out"
+        )
     return 0
 
 
@@ -378,8 +413,8 @@ def _population(
     if options.scheduler == "pbt":
         if options.actors:
             raise SpecError(
-                "--actors: --scheduler pbt has each trial whole in one process, where it waits until the others have "
-                "come as far; leave it out"
+                "--actors: --scheduler pbt has each trial whole in one process, where it waits "
+                "until the others have come as far; leave it out"
             )
         return population_of(trials, space, options.interval, options.quantile, options.draw_seed)
     for name, value in (("--interval", options.interval), ("--quantile", options.quantile)):
@@ -389,31 +424,49 @@ def _population(
 
 
 def _check_metric(plan: SearchPlan, first: Trial) -> None:
-    """Load a trial's data, to raise their errors before anything is written, and check the metric."""
+    """Load a trial's data, to raise their errors before anything is written, and check the
+    metric.
+    """
     experiment = prepare(first.spec)
     shares, loss = experiment.class_shares(), LOSSES[first.spec.loss]
     unclassed, name = any(map(math.isnan, shares)), plan.metric.removeprefix("validation_")
-    known = [*(("rmse", "r2") if loss.score == "rmse" else (loss.score,)), *experiment.measures(), "loss"]
+    known = [
+        *(("rmse", "r2") if loss.score == "rmse" else (loss.score,)),
+        *experiment.measures(),
+        "loss",
+    ]
     if unclassed and name not in known:
         labels = "survival times" if loss.labels == "times" else "these labels"
         use = f"{suggest(name, known)}Use {' or '.join(dict.fromkeys(known))}"
         raise SpecError(f"--metric {plan.metric}: {labels} have none. {use}")
-    if not unclassed and plan.metric not in (*METRICS, *OF_NUMBERS) and name not in experiment.measures():
+    if (
+        not unclassed
+        and plan.metric not in (*METRICS, *OF_NUMBERS)
+        and name not in experiment.measures()
+    ):
         near, measures = suggest(name, experiment.measures()), ", ".join(experiment.measures())
         raise SpecError(
             f"--metric {plan.metric}: evaluate.metrics has no such measure. {near}It has {measures}"
         )
     if not unclassed and name in ("concordance", "rmse", "r2"):
         wanted = "survival times" if name == "concordance" else "numbers for labels"
-        raise SpecError(f"--metric {plan.metric}: wanted {wanted}, got classes; use accuracy or loss")
+        raise SpecError(
+            f"--metric {plan.metric}: wanted {wanted}, got classes; use accuracy or loss"
+        )
     if name in ("roc_auc", "pr_auc", "balanced_accuracy") and not unclassed and len(shares) != 2:
         raise SpecError(
-            f"--metric {plan.metric}: wanted data of two classes, these have {len(shares)}; use accuracy or loss"
+            f"--metric {plan.metric}: wanted data of two classes, these have {len(shares)}; use "
+            "accuracy or loss"
         )
 
 
 def _in_this_process(
-    plan: SearchPlan, todo: Todo, folder: Path, watch: SearchWatch, stop: threading.Event, until: int | None
+    plan: SearchPlan,
+    todo: Todo,
+    folder: Path,
+    watch: SearchWatch,
+    stop: threading.Event,
+    until: int | None,
 ) -> None:
     if isinstance(todo, Promotion):
         while not stop.is_set() and (leg := todo.next_leg()):
@@ -431,7 +484,12 @@ def _in_this_process(
         watch.ended(numbers[planned.folder], "" if why == STOPPED_EARLY else why)
 
     one_by_one(
-        [trial.planned() for trial in todo], folder, progress=progress, ended=ended, stop=stop, until=until
+        [trial.planned() for trial in todo],
+        folder,
+        progress=progress,
+        ended=ended,
+        stop=stop,
+        until=until,
     )
 
 
@@ -441,9 +499,14 @@ def in_this_process(pool: PoolOptions, plan: SearchPlan, todo: Sequence[Trial]) 
     yield _in_this_process
 
 
-def _write(plan: SearchPlan, results: SearchResults, folder: Path, command: str, *, whole: bool) -> None:
+def _write(
+    plan: SearchPlan, results: SearchResults, folder: Path, command: str, *, whole: bool
+) -> None:
     table = results.table()
-    for name, write in (("trials.parquet", pa.parquet.write_table), ("trials.csv", pa.csv.write_csv)):
+    for name, write in (
+        ("trials.parquet", pa.parquet.write_table),
+        ("trials.csv", pa.csv.write_csv),
+    ):
         buffer = io.BytesIO()
         write(table, buffer)
         write_atomically(folder / name, buffer.getvalue())

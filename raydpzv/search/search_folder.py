@@ -1,8 +1,10 @@
-"""A search's folder: its plan, its trials' runs and how far they came, what its scheduler got, one writer at a time.
+"""A search's folder: its plan, its trials' runs and how far they came, what its scheduler got, one
+writer at a time.
 
 search.toml       the plan
 runs/0003         the run folder of trial 3
-decisions.jsonl   a line for each report that a scheduler decided by, and whether the trial was to stop
+decisions.jsonl   a line for each report that a scheduler decided by, and whether the trial was to
+stop
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ _DECISIONS = "decisions.jsonl"
 
 @dataclass(frozen=True)
 class Decision:
-    """What a scheduler got of a trial after so many updates (None: no result), and whether it stopped it there."""
+    """What a scheduler got of a trial after so many updates (None: no result), and whether it
+    stopped it there.
+    """
 
     trial: int
     updates: int
@@ -36,13 +40,15 @@ class Decision:
 
 
 def search_begun(folder: Path, plan: SearchPlan) -> AbstractContextManager[None]:
-    """Hold a search's folder while the block runs: made now, or with what is there of the same search."""
+    """Hold a search's folder while the block runs: made now, or with what is there of the same
+    search.
+    """
 
     def check() -> None:
         if not read_search(folder / SEARCH).same_as(plan):
             raise InputError(
-                f"{folder}: holds another search (other trials or settings); choose another --out, or continue that "
-                f"one: raydpzv resume {folder}"
+                f"{folder}: holds another search (other trials or settings); choose another --out, "
+                f"or continue that one: raydpzv resume {folder}"
             )
 
     return plan_written(folder, "search", SEARCH, plan.as_toml(), check)
@@ -131,11 +137,14 @@ def without_checkpoint(spec: AnyScenario) -> str:
 
 
 def ranked(values: Mapping[int, float], *, higher: bool) -> list[int]:
-    """Return trials, the best first; values: metrics by trial, NaN where there is none, which is worse than all others.
+    """Return trials, the best first; values: metrics by trial, NaN where there is none, which is
+    worse than all others.
 
     Of equal ones that of the lower number is first.
     """
-    return sorted(values, key=lambda n: (math.isnan(values[n]), -values[n] if higher else values[n], n))
+    return sorted(
+        values, key=lambda n: (math.isnan(values[n]), -values[n] if higher else values[n], n)
+    )
 
 
 def has_reached(trial: Trial, path: Path, until: int | None) -> bool:
@@ -151,7 +160,8 @@ def has_reached(trial: Trial, path: Path, until: int | None) -> bool:
 
 
 def is_paused_at(trial: Trial, path: Path, until: int | None) -> bool:
-    """Return whether a run is paused after so many updates, and no process has anything left to write of it.
+    """Return whether a run is paused after so many updates, and no process has anything left to
+    write of it.
 
     A kill may have come before the summary that says so.
     """
@@ -164,7 +174,9 @@ def is_paused_at(trial: Trial, path: Path, until: int | None) -> bool:
 
 
 def metric_at(path: Path, metric: str, updates: int) -> float:
-    """Return a metric of a run at its first evaluation after so many updates, NaN where it has none; see `curve`."""
+    """Return a metric of a run at its first evaluation after so many updates, NaN where it has
+    none; see `curve`.
+    """
     return curve(path, metric).get(updates, math.nan)
 
 
@@ -175,7 +187,9 @@ def curve(path: Path, metric: str) -> dict[int, float]:
     """
     part = "validation" if metric.startswith("validation_") else "test"
     name = metric.removeprefix("validation_")
-    kind = {"accuracy": "evaluation", "loss": "evaluation", "roc_auc": "auc", "pr_auc": "auc"}.get(name, name)
+    kind = {"accuracy": "evaluation", "loss": "evaluation", "roc_auc": "auc", "pr_auc": "auc"}.get(
+        name, name
+    )
     rows = RunFolder(path).rows()
 
     def first(kind: str, name: str) -> dict[int, float]:

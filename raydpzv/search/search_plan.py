@@ -1,7 +1,8 @@
-"""A search, resolved: every trial with its whole scenario, by what the best is chosen, which trials are cut short.
+"""A search, resolved: every trial with its whole scenario, by what the best is chosen, which trials
+are cut short.
 
-It is written into the search's folder before the first trial. So a resumed search is the one that was started, even
-if the files it came from have changed.
+It is written into the search's folder before the first trial. So a resumed search is the one that
+was started, even if the files it came from have changed.
 """
 
 from __future__ import annotations
@@ -33,28 +34,40 @@ METRICS = {
     f"{part}{name}": better
     for part in ("", "validation_")
     for name, better in (
-        *(("accuracy", "max"), ("loss", "min"), ("roc_auc", "max"), ("pr_auc", "max")),
-        *(("balanced_accuracy", "max"), ("concordance", "max")),
+        ("accuracy", "max"),
+        ("loss", "min"),
+        ("roc_auc", "max"),
+        ("pr_auc", "max"),
+        ("balanced_accuracy", "max"),
+        ("concordance", "max"),
     )
 }
-"""What a best trial can be chosen by, and whether more or less of it is better: on test or on validation rows."""
+"""What a best trial can be chosen by, and whether more or less of it is better: on test or on
+validation rows.
+"""
 OF_NUMBERS = {"rmse": "min", "r2": "max", "validation_rmse": "min", "validation_r2": "max"}
 """The same of models of numbers."""
 SCHEDULERS = ("none", "asha", "pbt")
 REDUCTION = 3
-"""Of the trials that reach one of its rungs, Ray Tune's ASHA lets the best third resume to thrice as many updates."""
+"""Of the trials that reach one of its rungs, Ray Tune's ASHA lets the best third resume to thrice
+as many updates.
+"""
 _TOLERANCE = 1 + 1e-9
 
 
 def is_higher_better(metric: str, spec: AnyScenario) -> bool:
-    """Return whether more of a metric is better; of a user's own the scenario says so (`evaluate.lower`)."""
+    """Return whether more of a metric is better; of a user's own the scenario says so
+    (`evaluate.lower`).
+    """
     own = metric.removeprefix("validation_") in (spec.evaluate.lower or ())
     return {**METRICS, **OF_NUMBERS}.get(metric, "min" if own else "max") == "max"
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One point of the space; settings: "key=value" each; skipped: why it is not started, "" if it is."""
+    """One point of the space; settings: "key=value" each; skipped: why it is not started, "" if it
+    is.
+    """
 
     number: int
     settings: tuple[str, ...]
@@ -69,7 +82,9 @@ class Trial:
 
     def planned(self) -> Planned:
         """Return the trial as a run to make."""
-        return Planned(PlannedLine(str(self), None, False, self.spec), self.spec, f"{self.number:04d}")
+        return Planned(
+            PlannedLine(str(self), None, False, self.spec), self.spec, f"{self.number:04d}"
+        )
 
     def __str__(self) -> str:
         return f"trial {self.number} ({', '.join(self.settings)})"
@@ -82,8 +97,8 @@ Space = Annotated[tuple[Dimension, ...], Field(min_length=1)]
 class Drawing:
     """How a search chooses its next trials by the results of earlier ones (`suggest`).
 
-    samples: trials in all; batch: how many are chosen at a time; seed: of the draws; base: the scenario whose settings
-    are varied.
+    samples: trials in all; batch: how many are chosen at a time; seed: of the draws; base: the
+    scenario whose settings are varied.
     """
 
     space: tuple[Dimension, ...]
@@ -109,8 +124,8 @@ class Drawing:
 class Population:
     """How trials resume from one another (`raydpzv.search.population`).
 
-    interval: updates of a leg; quantile: share of the trials that take donors, and of those that are taken; seed: of
-    the draws; space: of the step sizes.
+    interval: updates of a leg; quantile: share of the trials that take donors, and of those that
+    are taken; seed: of the draws; space: of the step sizes.
     """
 
     space: Space
@@ -124,9 +139,11 @@ class SearchPlan:
     """Trials, and how the search goes about them.
 
     metric: see METRICS; grace: updates before asha's first decision, 0 without asha; epsilon: what
-    no trial's proved ε may exceed; actors: has each trial actors of its own? Its bits are the same. drawing: how more
-    trials are chosen, None where all are here. population: how trials resume from one another, None: they do not.
-    promotes: do asha's trials pause at rungs and resume later (`raydpzv.search.asha`)? Else Ray Tune stops them.
+    no trial's proved ε may exceed; actors: has each trial actors of its own? Its bits are the same.
+    drawing: how more trials are chosen, None where all are here. population: how trials resume from
+    one another, None: they do not.
+    promotes: do asha's trials pause at rungs and resume later (`raydpzv.search.asha`)? Else Ray
+    Tune stops them.
     log_scaled: settings that pictures have on a logarithmic axis.
     """
 
@@ -147,7 +164,8 @@ class SearchPlan:
         if self.metric not in metrics and not self.trials[0].spec.evaluate.metrics:
             near = suggest(self.metric, metrics)
             raise SpecError(
-                f"--metric: wanted one of {', '.join(metrics)}, or a measure of your own (evaluate.metrics), got "
+                f"--metric: wanted one of {', '.join(metrics)}, or a measure of your own "
+                "(evaluate.metrics), got "
                 f'"{self.metric}". {near}'.rstrip()
             )
         if self.scheduler not in SCHEDULERS:
@@ -202,7 +220,9 @@ class SearchPlan:
             higher=self.higher,
             accepts=lambda point: point not in known and drawing.accepts(point),
         )
-        found = [self._judged(number, point) for number, point in enumerate(points, len(self.trials))]
+        found = [
+            self._judged(number, point) for number, point in enumerate(points, len(self.trials))
+        ]
         return replace(self, trials=(*self.trials, *found))
 
     def _judged(self, number: int, point: tuple[str, ...]) -> Trial:
@@ -218,7 +238,8 @@ class SearchPlan:
     def same_as(self, other: SearchPlan) -> bool:
         """Return whether two searches are one, wherever their data lie and their trials run."""
         one, another = (
-            replace(plan, actors=False, log_scaled=())._tree(located=False) for plan in (self, other)
+            replace(plan, actors=False, log_scaled=())._tree(located=False)
+            for plan in (self, other)
         )
         if self.drawing and other.drawing:  # of which one may have come further
             both = min(len(self.trials), len(other.trials))
@@ -232,9 +253,14 @@ class SearchPlan:
     def _tree(self, *, located: bool) -> dict[str, Any]:
         def trial(one: Trial) -> dict[str, Any]:
             tree = as_tree(one.spec)
-            found = {"settings": list(one.settings), "scenario": tree if located else unlocated(tree)}
+            found = {
+                "settings": list(one.settings),
+                "scenario": tree if located else unlocated(tree),
+            }
             return found | {
-                key: value for key, value in (("skipped", one.skipped), ("note", one.spec.note)) if value
+                key: value
+                for key, value in (("skipped", one.skipped), ("note", one.spec.note))
+                if value
             }
 
         head: dict[str, Any] = {
@@ -257,7 +283,9 @@ class SearchPlan:
                 "space": _space_tree(self.drawing.space),
             }
         if self.population:
-            head["population"] = vars(self.population) | {"space": _space_tree(self.population.space)}
+            head["population"] = vars(self.population) | {
+                "space": _space_tree(self.population.space)
+            }
         return head | {"trials": [trial(one) for one in self.trials]}
 
 
@@ -266,12 +294,15 @@ def _space_tree(space: Sequence[Dimension]) -> list[dict[str, Any]]:
 
 
 def trials_of(
-    make: Callable[[Sequence[str]], AnyScenario], points: Sequence[tuple[str, ...]], epsilon: float | None
+    make: Callable[[Sequence[str]], AnyScenario],
+    points: Sequence[tuple[str, ...]],
+    epsilon: float | None,
 ) -> tuple[Trial, ...]:
-    """Return the trials of a search; make: a scenario with settings. Raises SpecError, which names the combination.
+    """Return the trials of a search; make: a scenario with settings. Raises SpecError, which names
+    the combination.
 
-    epsilon: trials whose proved ε exceeds it, or of which none is proved, are not to be started; raises SpecError where
-    that is all of them.
+    epsilon: trials whose proved ε exceeds it, or of which none is proved, are not to be started;
+    raises SpecError where that is all of them.
     """
     if epsilon is not None and not 0 < epsilon < math.inf:
         raise SpecError(f"--epsilon: wanted a finite number above 0, got {epsilon:g}")
@@ -281,7 +312,9 @@ def trials_of(
             trial = Trial(number, settings, make(in_order(settings)))
             claim = planned_claim(trial.spec)
         except SpecError as error:
-            raise SpecError(f"trial {number} of the space ({', '.join(settings)}): {error}") from None
+            raise SpecError(
+                f"trial {number} of the space ({', '.join(settings)}): {error}"
+            ) from None
         if epsilon is not None:
             proved = claim.epsilon if claim and claim.holds else math.inf
             least.append((proved, trial))
@@ -295,58 +328,72 @@ def trials_of(
             else f"none of {len(found)} trials has a proved ε: {found[0].skipped}"
         )
         raise SpecError(
-            f"--epsilon {epsilon:g}: {said}; raise it, or put more noise or fewer updates into the space"
+            f"--epsilon {epsilon:g}: {said}; raise it, or put more noise or fewer updates into the "
+            "space"
         )
     return tuple(found)
 
 
 def judged(trial: Trial, epsilon: float | None) -> Trial:
-    """Return the trial with why it is not started, if its proved ε exceeds a constraint or none is proved."""
-    return trial if epsilon is None else replace(trial, skipped=_refusal(planned_claim(trial.spec), epsilon))
+    """Return the trial with why it is not started, if its proved ε exceeds a constraint or none is
+    proved.
+    """
+    return (
+        trial
+        if epsilon is None
+        else replace(trial, skipped=_refusal(planned_claim(trial.spec), epsilon))
+    )
 
 
 def check_pause(option: str, given: int | None, found: int, every: int, budget: int) -> int:
     """Return after how many updates trials pause, if all are evaluated there. Raises SpecError.
 
-    given: by the option; found: these, or the default. every: updates between evaluations; budget: of a whole trial.
+    given: by the option; found: these, or the default. every: updates between evaluations; budget:
+    of a whole trial.
     """
     if found % every == 0 and every <= found < budget:
         return found
     _check_evaluated(every, budget, default=given is None)
     raise SpecError(
-        f"{option}: wanted a multiple of evaluate.every ({every}) below budget.updates ({budget}), got {found}: trials "
-        "are held against one another at evaluations; set another, or lower evaluate.every"
+        f"{option}: wanted a multiple of evaluate.every ({every}) below budget.updates ({budget}), "
+        f"got {found}: trials are held against one another at evaluations; set another, or lower "
+        "evaluate.every"
     )
 
 
 def _check_evaluated(every: int, budget: int, *, default: bool) -> None:
-    """Raise SpecError if no evaluation comes before the trials' end, where no option asked for another moment."""
+    """Raise SpecError if no evaluation comes before the trials' end, where no option asked for
+    another moment.
+    """
     if default:
         raise SpecError(
-            f"evaluate.every: wanted fewer updates than budget.updates ({budget}), got {every}: trials are compared at "
-            "evaluations; lower it, or take --scheduler none"
+            f"evaluate.every: wanted fewer updates than budget.updates ({budget}), got {every}: "
+            "trials are compared at evaluations; lower it, or take --scheduler none"
         )
 
 
 def grace_of(trials: Sequence[Trial], grace: int | None) -> int:
-    """Return after how many updates Ray's ASHA first decides: those given, or a ninth of the budget, at an evaluation.
+    """Return after how many updates Ray's ASHA first decides: those given, or a ninth of the
+    budget, at an evaluation.
 
-    Raises SpecError where trials are not of one length in updates, or no evaluation comes before their end.
+    Raises SpecError where trials are not of one length in updates, or no evaluation comes before
+    their end.
     """
     budgets = {trial.spec.budget.updates for trial in trials}
     budget = max((b for b in budgets if b is not None), default=0)
     if len(budgets) > 1 or not budget:
         raise SpecError(
-            "--scheduler asha: wanted one budget.updates for all trials, by which they are held against one another; "
-            "set it, and leave it out of the space"
+            "--scheduler asha: wanted one budget.updates for all trials, by which they are held "
+            "against one another; set it, and leave it out of the space"
         )
     every = max(trial.spec.evaluate.every for trial in trials)
     found = max(every, budget // REDUCTION**2) if grace is None else grace
     if not every <= found < budget:
         _check_evaluated(every, budget, default=grace is None)
         raise SpecError(
-            f"--grace: wanted updates between evaluate.every ({every}) and budget.updates ({budget}), got {found}: "
-            "ASHA decides at evaluations; lower evaluate.every, or take --scheduler none"
+            f"--grace: wanted updates between evaluate.every ({every}) and budget.updates "
+            f"({budget}), got {found}: ASHA decides at evaluations; lower evaluate.every, or take "
+            "--scheduler none"
         )
     return found
 
@@ -413,7 +460,12 @@ def read_search(path: Path, moved: Sequence[str] = ()) -> SearchPlan:
             json.dumps(read_tree(path, "the plan of a search"), default=str)
         )
         trials = tuple(
-            Trial(n, t.settings, parse(overridden(t.scenario, moved), f"trial {n}").noted(t.note), t.skipped)
+            Trial(
+                n,
+                t.settings,
+                parse(overridden(t.scenario, moved), f"trial {n}").noted(t.note),
+                t.skipped,
+            )
             for n, t in enumerate(found.trials)
         )
         terms = (found.name, found.metric, found.scheduler, found.grace, found.epsilon)
@@ -430,7 +482,9 @@ def read_search(path: Path, moved: Sequence[str] = ()) -> SearchPlan:
         return SearchPlan(*terms, trials, found.actors, *more)
     except (SpecError, ValidationError) as error:
         fault = " ".join(str(error).split())[:200]
-        raise DataError(f"{path}: no readable plan of a search ({fault}); start a new one") from None
+        raise DataError(
+            f"{path}: no readable plan of a search ({fault}); start a new one"
+        ) from None
 
 
 def _drawing(found: _DrawingFile | None, moved: Sequence[str]) -> Drawing | None:

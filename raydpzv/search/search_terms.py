@@ -20,7 +20,9 @@ DRAWS = 10
 
 @dataclass(frozen=True, kw_only=True)
 class SearchTerms:
-    """How a space is searched, as `raydpzv search` has it; None: the default of the scenario or of the space."""
+    """How a space is searched, as `raydpzv search` has it; None: the default of the scenario or of
+    the space.
+    """
 
     samples: int | None = None
     search: str = "random"

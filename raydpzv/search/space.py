@@ -6,7 +6,8 @@
     method.server.choice = ["sgd", "zo"]    # one of them, drawn
     seed.grid = [0, 1, 2]                   # each of them
 
-Every draw is tried at every point of the grid, so that points differ in nothing but what the grid varies.
+Every draw is tried at every point of the grid, so that points differ in nothing but what the grid
+varies.
 """
 
 from __future__ import annotations
@@ -63,7 +64,8 @@ class Dimension:
 def read_space(
     space: Path | Mapping[str, Any], spec: AnyScenario, fixed: Sequence[str] = ()
 ) -> tuple[Dimension, ...]:
-    """Read a space for a scenario, a file or its content; of a table, settings may have the short names of own.md.
+    """Read a space for a scenario, a file or its content; of a table, settings may have the short
+    names of own.md.
 
     fixed: settings given as key=value, which it may not vary. Raises SpecError.
     """
@@ -72,15 +74,16 @@ def read_space(
     found = tuple(_dimensions(tree, where))
     if not found:
         raise SpecError(
-            f"{where}: wanted at least one setting to vary, such as method.lr.loguniform = [1e-3, 1e-1], got none"
+            f"{where}: wanted at least one setting to vary, such as method.lr.loguniform = [1e-3, "
+            "1e-1], got none"
         )
     given, known = {item.partition("=")[0].strip() for item in fixed}, _known(spec, found)
     for dimension in found:
         name = dimension.setting
         if name not in known:
             raise SpecError(
-                f"{name}: unknown setting in {where}. {suggest(name, known)}See `raydpzv list --settings`; give "
-                "table.key, as for --set"
+                f"{name}: unknown setting in {where}. {suggest(name, known)}See `raydpzv list "
+                "--settings`; give table.key, as for --set"
             )
         if name in given:
             raise SpecError(f"{name}: is fixed by --set and varied by {where}; drop one of the two")
@@ -88,12 +91,16 @@ def read_space(
 
 
 def _nested(space: Mapping[str, Any], spec: AnyScenario) -> dict[str, Any]:
-    """Return a table of settings as a file has it: dotted keys as tables, short names as settings."""
+    """Return a table of settings as a file has it: dotted keys as tables, short names as
+    settings.
+    """
     tree: dict[str, Any] = {}
     for key, value in space.items():
         name, _, kind = str(key).partition(".")
         path = (
-            f"{setting_path(name, method_fields(type(spec.method)))}.{kind}" if kind in ("", *KINDS) else key
+            f"{setting_path(name, method_fields(type(spec.method)))}.{kind}"
+            if kind in ("", *KINDS)
+            else key
         )
         *tables, last = path.rstrip(".").split(".")
         table = tree
@@ -101,24 +108,32 @@ def _nested(space: Mapping[str, Any], spec: AnyScenario) -> dict[str, Any]:
             table = table.setdefault(step, {})
         ways = dict(value) if isinstance(value, Mapping) else value
         if isinstance(ways, dict):
-            ways = {way: list(given) if isinstance(given, tuple) else given for way, given in ways.items()}
+            ways = {
+                way: list(given) if isinstance(given, tuple) else given
+                for way, given in ways.items()
+            }
         table[last] = {**table.get(last, {}), **ways} if isinstance(ways, dict) else ways
     return tree
 
 
 def drawn(space: Sequence[Dimension], samples: int, seed: int) -> list[tuple[str, ...]]:
-    """Return the settings of all trials, "key=value" each: draws of what is random, at every point of the grid.
+    """Return the settings of all trials, "key=value" each: draws of what is random, at every point
+    of the grid.
 
-    seed: of the draws. Raises SpecError for more draws than there can be different ones, or too many trials.
+    seed: of the draws. Raises SpecError for more draws than there can be different ones, or too
+    many trials.
     """
     grid = [d for d in space if d.kind == "grid"]
     if len(grid) == len(space) and samples > 1:
         raise SpecError(
-            f"--samples: the space is a grid alone, of which {samples} draws are all alike; leave it out"
+            f"--samples: the space is a grid alone, of which {samples} draws are all alike; leave "
+            "it out"
         )
     count = samples * math.prod(len(d.values) for d in grid)
     if count > MOST_TRIALS:
-        raise SpecError(f"space: wanted at most {MOST_TRIALS:,} trials, got {count:,}; give fewer values")
+        raise SpecError(
+            f"space: wanted at most {MOST_TRIALS:,} trials, got {count:,}; give fewer values"
+        )
     key, found = Key(seed) / "search", []
     for sample in range(samples):
         random = {d.setting: d.draw(key / d.setting / sample) for d in space if d.kind != "grid"}
@@ -134,7 +149,9 @@ def rounded(value: float, low: float, high: float) -> float:
 
 
 def in_order(settings: Iterable[str]) -> list[str]:
-    """Return settings in the order to apply them: the method first, which says what of its settings is kept."""
+    """Return settings in the order to apply them: the method first, which says what of its settings
+    is kept.
+    """
     return sorted(settings, key=lambda item: not item.startswith("method.name="))
 
 
@@ -143,7 +160,9 @@ def literal(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _dimensions(tree: Mapping[str, Any], where: str, path: tuple[str, ...] = ()) -> Iterator[Dimension]:
+def _dimensions(
+    tree: Mapping[str, Any], where: str, path: tuple[str, ...] = ()
+) -> Iterator[Dimension]:
     for key, value in tree.items():
         name = ".".join((*path, key))
         if not isinstance(value, Mapping):
@@ -173,27 +192,31 @@ def _dimension(setting: str, kind: str, values: Any, where: str) -> Dimension:
         return Dimension(setting, kind, tuple(values))
     wanted, kinds = ("whole numbers", int) if kind == "randint" else ("numbers", int | float)
     if len(values) != 2 or any(isinstance(v, bool) or not isinstance(v, kinds) for v in values):
-        raise SpecError(f"{name}: wanted two {wanted}, the ends of a range, in {where}, got {values!r:.60}")
+        raise SpecError(
+            f"{name}: wanted two {wanted}, the ends of a range, in {where}, got {values!r:.60}"
+        )
     low, high = values
     if not low < high:
         raise SpecError(f"{name}: wanted the smaller end first in {where}, got {values!r:.60}")
     if kind == "loguniform" and low <= 0:
         raise SpecError(
-            f"{name}: wanted ends above 0 in {where}, since 0 has no logarithm, got {values!r:.60}; begin with the "
-            "smallest value worth trying, or use uniform"
+            f"{name}: wanted ends above 0 in {where}, since 0 has no logarithm, got "
+            f"{values!r:.60}; begin with the smallest value worth trying, or use uniform"
         )
     return Dimension(setting, kind, (low, high) if kind == "randint" else (float(low), float(high)))
 
 
 def _check_different(name: str, values: Sequence[Any], where: str) -> None:
-    """Raise SpecError for a repeated value, such as 1 and 1.0; true is not 1, though Python has them equal."""
+    """Raise SpecError for a repeated value, such as 1 and 1.0; true is not 1, though Python has
+    them equal.
+    """
     known = [(isinstance(value, bool), value) for value in values]
     for place, value in enumerate(known):
         if value in known[:place]:
             twin = values[known.index(value)]
             raise SpecError(
-                f"{name}: wanted different values in {where}, got {literal(twin)} and {literal(value[1])}; drop one of "
-                "the two (to repeat trials, vary seed)"
+                f"{name}: wanted different values in {where}, got {literal(twin)} and "
+                f"{literal(value[1])}; drop one of the two (to repeat trials, vary seed)"
             )
 
 

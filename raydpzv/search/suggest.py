@@ -1,4 +1,5 @@
-"""Points of a space chosen by what earlier ones came to: Optuna's tree-structured Parzen estimator (TPE).
+"""Points of a space chosen by what earlier ones came to: Optuna's tree-structured Parzen estimator
+(TPE).
 
 Bergstra, Bardenet, Bengio, Kégl 2011, "Algorithms for hyper-parameter optimization".
 """
@@ -37,8 +38,8 @@ def check_space(space: Sequence[Dimension], samples: int) -> None:
     for dimension in space:
         if dimension.kind == "grid":
             raise SpecError(
-                f"{dimension.setting}: wanted a setting that is drawn, since --search optuna chooses all values, "
-                "got a grid; make it a choice, or leave out --search"
+                f"{dimension.setting}: wanted a setting that is drawn, since --search optuna "
+                "chooses all values, got a grid; make it a choice, or leave out --search"
             )
 
 
@@ -51,10 +52,11 @@ def suggested(
     higher: bool,
     accepts: Callable[[tuple[str, ...]], bool],
 ) -> list[tuple[str, ...]]:
-    """Return the settings of the next `count` trials, "key=value" each; the same for the same outcomes and seed.
+    """Return the settings of the next `count` trials, "key=value" each; the same for the same
+    outcomes and seed.
 
-    higher: is more of the metric better? accepts: whether settings are a new scenario; where they are not
-    others are chosen. Fewer are returned where the space has no more.
+    higher: is more of the metric better? accepts: whether settings are a new scenario; where they
+    are not others are chosen. Fewer are returned where the space has no more.
     """
     optuna = require_optuna()
     optuna.logging.set_verbosity(optuna.logging.ERROR)

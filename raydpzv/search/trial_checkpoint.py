@@ -1,8 +1,10 @@
-"""The run of one trial of a user's own Tuner: its folder, and the copies that Ray Tune keeps as its checkpoints.
+"""The run of one trial of a user's own Tuner: its folder, and the copies that Ray Tune keeps as its
+checkpoints.
 
-A copy is the run's folder as it was at an evaluation. Its `trial.json` names the trial and the branch. A run gets a new
-branch when it starts and when it takes over another trial's copy. So a trial that loads a copy of its own branch
-resumes in its folder, which is at least as far, and releases nothing twice.
+A copy is the run's folder as it was at an evaluation. Its `trial.json` names the trial and the
+branch. A run gets a new branch when it starts and when it takes over another trial's copy. So a
+trial that loads a copy of its own branch resumes in its folder, which is at least as far, and
+releases nothing twice.
 """
 
 from __future__ import annotations
@@ -44,7 +46,9 @@ _LOOK = 0.1
 
 @dataclass(frozen=True)
 class _Facts:
-    """Whose a folder or a copy is: the trial, its branch, the folder's path, and what the trial reported last."""
+    """Whose a folder or a copy is: the trial, its branch, the folder's path, and what the trial
+    reported last.
+    """
 
     trial: str = ""
     branch: str = ""
@@ -53,7 +57,9 @@ class _Facts:
 
 
 class TrialRun:
-    """One trial's run. path: its folder; spec: the scenario with the trial's settings; trial: its name in Tune."""
+    """One trial's run. path: its folder; spec: the scenario with the trial's settings; trial: its
+    name in Tune.
+    """
 
     def __init__(self, path: Path, spec: AnyScenario, trial: str) -> None:
         self.path, self._spec, self._trial = path, spec, trial
@@ -61,7 +67,8 @@ class TrialRun:
     def started(self) -> tuple[Prepared, Path | RunWriter]:
         """Return what runs next, and its folder: a new run, or the one on record.
 
-        Raises InputError if the folder holds a run with other settings, or one that cannot be resumed.
+        Raises InputError if the folder holds a run with other settings, or one that cannot be
+        resumed.
         """
         if not RunFolder.begun(self.path):
             self._note(uuid.uuid4().hex)
@@ -72,7 +79,8 @@ class TrialRun:
         there = RunFolder.open(self.path, self._moved())
         if self._changed(there.spec()):
             raise InputError(
-                f"{self.path}: holds the run of this trial with other step sizes; choose another out folder"
+                f"{self.path}: holds the run of this trial with other step sizes; choose another "
+                "out folder"
             )
         experiment, folder, _ = continued(self.path, self._moved())
         return experiment, folder
@@ -84,20 +92,28 @@ class TrialRun:
         summary = RunFolder(self.path).summary()
         names = [f"{part}{name}" for part in ("", "validation_") for name in MEASURED]
         found = {name: summary.get(name) for name in (*names, "updates", "simulated_seconds")}
-        return {name: value for name, value in found.items() if value is not None and not math.isnan(value)}
+        return {
+            name: value
+            for name, value in found.items()
+            if value is not None and not math.isnan(value)
+        }
 
     def save(self, copy: Path, report: Mapping[str, Any], *, paused: bool) -> None:
         """Copy the run's folder into an existing folder.
 
-        report: what the trial reported last; paused: nothing writes the folder now. A run that is not paused, under
+        report: what the trial reported last; paused: nothing writes the folder now. A run that is
+        not paused, under
         the wall clock, is not copied: the copy then only says where the run's folder is.
         """
         if paused and RunFolder.begun(self.path):
-            shutil.copytree(self.path, copy, ignore=shutil.ignore_patterns(".*"), dirs_exist_ok=True)
+            shutil.copytree(
+                self.path, copy, ignore=shutil.ignore_patterns(".*"), dirs_exist_ok=True
+            )
         _write(copy, _Facts(self._trial, _facts(self.path).branch, str(self.path), report))
 
     def load(self, copy: Path) -> dict[str, Any]:
-        """Make the trial's folder that of a run that resumes from a copy; return what was reported then.
+        """Make the trial's folder that of a run that resumes from a copy; return what was reported
+        then.
 
         Raises InputError if no run can resume from it under this trial's settings.
         """
@@ -106,8 +122,9 @@ class TrialRun:
             return dict(facts.report)
         if not RunFolder.begun(copy):
             raise InputError(
-                f"{copy}: names {facts.folder} as the run's folder and holds no copy of it, since real time does not "
-                "stand still; give trainable() an out folder that all machines see, and leave it in its place"
+                f"{copy}: names {facts.folder} as the run's folder and holds no copy of it, since "
+                "real time does not stand still; give trainable() an out folder that all machines "
+                "see, and leave it in its place"
             )
         there = RunFolder.open(copy, self._moved())
         changed = self._changed(there.spec())
@@ -122,9 +139,10 @@ class TrialRun:
         complete = RunFolder(copy).completed_by() is not None
         if not complete and fresh_noise(prepare(self._spec)):
             raise InputError(
-                f"{self.path}: wanted the run's own folder, which may hold releases that {copy} lacks: noise of the "
-                "system's would be drawn a second time and not charged; give trainable() an out folder that lasts and "
-                "that all machines see, or start the trial anew"
+                f"{self.path}: wanted the run's own folder, which may hold releases that {copy} "
+                "lacks: noise of the system's would be drawn a second time and not charged; give "
+                "trainable() an out folder that lasts and that all machines see, or start the "
+                "trial anew"
             )
         made = self.path.with_name(f"{self.path.name}.copy")
         shutil.rmtree(made, ignore_errors=True)
@@ -134,7 +152,9 @@ class TrialRun:
         made.rename(self.path)
         self._note(facts.branch)
 
-    def _take_over(self, copy: Path, there: RunFolder, changed: Mapping[str, float], made: int) -> None:
+    def _take_over(
+        self, copy: Path, there: RunFolder, changed: Mapping[str, float], made: int
+    ) -> None:
         """Resume from another run, with these step sizes after the updates that it had made.
 
         Those are more than its checkpoint counts where they were its last ones.
@@ -142,11 +162,13 @@ class TrialRun:
         checkpoint, method = there.checkpoint(), there.spec().method
         if checkpoint is None:
             raise DataError(
-                f"{copy}: has no checkpoint from which another trial could resume: the run is finished, or its noise "
-                "on rows came from the system and was not kept"
+                f"{copy}: has no checkpoint from which another trial could resume: the run is "
+                "finished, or its noise on rows came from the system and was not kept"
             )
         first = max(checkpoint.round, made) + 1
-        later = {name: [*changes_of(method, name), (first, value)] for name, value in changed.items()}
+        later = {
+            name: [*changes_of(method, name), (first, value)] for name, value in changed.items()
+        }
         changes = [f"method.{name}_at={json.dumps(each)}" for name, each in later.items()]
         fork(copy, self.path, changes, set_aside(self.path)[0])
         self._note(uuid.uuid4().hex)
@@ -160,17 +182,21 @@ class TrialRun:
         names = step_sizes(method) if mine.name == method.name else []
         names = [name for name in names if schedule_of(mine, name) != schedule_of(method, name)]
         same = [f"method.{name}={literal(getattr(method, name))}" for name in names]
-        same += [f"method.{n}_at={json.dumps(made)}" for n in names if (made := changes_of(method, n))]
+        same += [
+            f"method.{n}_at={json.dumps(made)}" for n in names if (made := changes_of(method, n))
+        ]
         planned = [f"method.{name}_at" for name in names if changes_of(mine, name)]
         asked = self._spec if planned else override(self._spec, same)
         if other := other_setting(there, asked):
             able = " and ".join(f"method.{name}" for name in sorted(step_sizes(method))) or "none"
             raise InputError(
-                f"the run of trial {self._trial} cannot resume with other settings: {other}; settings that may change "
-                f"in mid-run: {able}"
+                f"the run of trial {self._trial} cannot resume with other settings: {other}; "
+                f"settings that may change in mid-run: {able}"
             )
         now = {name: schedule_of(method, name).at(2**63) for name in names}
-        return {name: getattr(mine, name) for name, value in now.items() if getattr(mine, name) != value}
+        return {
+            name: getattr(mine, name) for name, value in now.items() if getattr(mine, name) != value
+        }
 
     def _moved(self) -> list[str]:
         return locations(as_tree(self._spec))

@@ -1,7 +1,8 @@
-"""The results of a search: a row for each trial, read from its run's folder, the best trial, and a picture.
+"""The results of a search: a row for each trial, read from its run's folder, the best trial, and a
+picture.
 
-Rows are a function of the folders alone. A search that was killed and resumed has the rows of one that was not, but for
-the seconds.
+Rows are a function of the folders alone. A search that was killed and resumed has the rows of one
+that was not, but for the seconds.
 """
 
 from __future__ import annotations
@@ -41,23 +42,37 @@ from raydpzv.search.search_plan import METRICS, SearchPlan, Trial, planned_claim
 from raydpzv.search.suggest import Outcome
 
 DONE, CUT, STOPPED, DIVERGED, FAILED, SKIPPED, NOT_RUN = (
-    *("done", "stopped early", "stopped", "diverged", "failed", "not started", "not run"),
+    "done",
+    "stopped early",
+    "stopped",
+    "diverged",
+    "failed",
+    "not started",
+    "not run",
 )
-"""What may have become of a trial: its budget is spent; the scheduler stopped it; the user did; its loss is no number;
-it broke off; its ε is not what was asked; it is still to be run."""
+"""What may have become of a trial: its budget is spent; the scheduler stopped it; the user did; its
+loss is no number; it broke off; its ε is not what was asked; it is still to be run."""
 _NUMBERS = (
-    *("updates", "uploads", "bytes_up", "bytes_down"),
-    *("simulated_seconds", "seconds", "throughput"),
+    "updates",
+    "uploads",
+    "bytes_up",
+    "bytes_down",
+    "simulated_seconds",
+    "seconds",
+    "throughput",
 )
 
 Row = dict[str, Any]
 _DEVIATIONS = 3.0
-"""Standard deviations of a Poisson count by which uploads may fall short of what the rates ask for."""
+"""Standard deviations of a Poisson count by which uploads may fall short of what the rates ask
+for.
+"""
 
 
 @dataclass(frozen=True)
 class BestPoint:
-    """The best settings: the trials that came to their end with them, and the median of the metric over these.
+    """The best settings: the trials that came to their end with them, and the median of the metric
+    over these.
 
     The first, whose seed is the lowest, represents them: its scenario is the one to run again.
     """
@@ -66,20 +81,25 @@ class BestPoint:
     median: float
 
     def reason(self, metric: str) -> str:
-        """Return in a sentence why a trial is the best though another one's metric may be better; "" for one seed."""
+        """Return in a sentence why a trial is the best though another one's metric may be better;
+        "" for one seed.
+        """
         if len(self.trials) == 1:
             return ""
         first, *others = (str(trial.number) for trial in self.trials)
         return (
-            f"trials {', '.join([first, *others[:-1]])} and {others[-1]} share the settings with the best median "
-            f"{metric}, {self.median:.6g}, of those with the most finished seeds ({len(self.trials)}): trial {first} "
-            f"represents them by the lowest seed, {self.trials[0].spec.seed}"
+            f"trials {', '.join([first, *others[:-1]])} and {others[-1]} share the settings with "
+            f"the best median {metric}, {self.median:.6g}, of those with the most finished seeds "
+            f"({len(self.trials)}): trial {first} represents them by the lowest seed, "
+            f"{self.trials[0].spec.seed}"
         )
 
 
 @dataclass(frozen=True)
 class SearchResults:
-    """Rows of all trials in their order, what was chosen (None: none came to its end) and what the search spent."""
+    """Rows of all trials in their order, what was chosen (None: none came to its end) and what the
+    search spent.
+    """
 
     rows: tuple[Row, ...]
     choice: BestPoint | None
@@ -95,21 +115,32 @@ class SearchResults:
         sign, metric = (-1 if plan.higher else 1), plan.metric
         return sorted(
             self.rows,
-            key=lambda r: (r["status"] != DONE, math.isnan(r[metric]), sign * r[metric], r["trial"]),
+            key=lambda r: (
+                r["status"] != DONE,
+                math.isnan(r[metric]),
+                sign * r[metric],
+                r["trial"],
+            ),
         )
 
     def outcomes(self, plan: SearchPlan) -> list[Outcome]:
-        """Return what a search that learns goes by: each trial's settings, and its metric if it came to its end."""
+        """Return what a search that learns goes by: each trial's settings, and its metric if it
+        came to its end.
+        """
         return [
             (
                 trial.values,
-                row[plan.metric] if row["status"] == DONE and not math.isnan(row[plan.metric]) else None,
+                row[plan.metric]
+                if row["status"] == DONE and not math.isnan(row[plan.metric])
+                else None,
             )
             for trial, row in zip(plan.trials, self.rows, strict=True)
         ]
 
     def table(self) -> pa.Table:
-        """Return the rows as an Arrow table; a setting whose values are of several kinds as text."""
+        """Return the rows as an Arrow table; a setting whose values are of several kinds as
+        text.
+        """
         columns = {name: [row[name] for row in self.rows] for name in self.rows[0]}
         return pa.table({name: _column(values) for name, values in columns.items()})
 
@@ -139,7 +170,9 @@ def trial_columns(plan: SearchPlan, rows: Sequence[Row]) -> list[Column[Row]]:
 
 
 def _figures(title: str, name: str, form: str) -> Column[Row]:
-    return Column(title, itemgetter(name), lambda value: "" if math.isnan(value) else form.format(value))
+    return Column(
+        title, itemgetter(name), lambda value: "" if math.isnan(value) else form.format(value)
+    )
 
 
 def _proved(row: Row) -> str:
@@ -150,7 +183,9 @@ def _proved(row: Row) -> str:
 
 
 def schedule_text(value: Any) -> str:
-    """Return changes of a setting, [[first update, value], ...], as lines; anything else as it is."""
+    """Return changes of a setting, [[first update, value], ...], as lines; anything else as it
+    is.
+    """
     if not isinstance(value, list | tuple):
         return str(value)
     return "\n".join(f"{then} from {update}" for update, then in value)
@@ -165,7 +200,8 @@ def search_results(
 ) -> SearchResults:
     """Read the results of a search so far.
 
-    reasons: by number, why one has no summary; stopped: has the user stopped the search, so that its best is no winner?
+    reasons: by number, why one has no summary; stopped: has the user stopped the search, so that
+    its best is no winner?
     """
     cut, rows = cut_short(folder), list[Row]()
     summaries = dict[int, Mapping[str, Any]]()
@@ -179,7 +215,9 @@ def search_results(
         row = _row(trial, path, summary, found, stopped=trial.number in cut, reason=why)
         rows.append(row | facts_of(trial.number, found_turns) if plan.population else row)
     measures = dict.fromkeys([plan.metric, *(name for row in rows for name in row)], math.nan)
-    rows = [measures | row for row in rows]  # a trial without a result has none of the user's measures
+    rows = [
+        measures | row for row in rows
+    ]  # a trial without a result has none of the user's measures
     choice = _best(plan, trials, rows)
     winner = choice.trials[0] if choice and not stopped else None
     # a run that broke off, as one does that diverges, ended where its releases had it end
@@ -193,7 +231,8 @@ def search_results(
 class TrialProgress:
     """How far a trial has come: to its end, or to where it pauses to be compared with others.
 
-    value: its metric there; NaN where it has none, since it diverged (why: by what) or was not measured.
+    value: its metric there; NaN where it has none, since it diverged (why: by what) or was not
+    measured.
     """
 
     status: str
@@ -203,7 +242,9 @@ class TrialProgress:
 
 
 def trial_progress(folder: Path, plan: SearchPlan, number: int) -> TrialProgress | None:
-    """Return how far a trial has come; None if it has not started, failed, or was stopped on its way."""
+    """Return how far a trial has come; None if it has not started, failed, or was stopped on its
+    way.
+    """
     trial = as_trained(plan, turns(folder))[number]
     path, cut = run_path(folder, trial), cut_short(folder)
     summary, found = _read(trial, path)
@@ -226,7 +267,9 @@ def _pauses(plan: SearchPlan) -> Sequence[int | None]:
 
 
 def best_file(plan: SearchPlan, results: SearchResults, toml: str, command: str) -> str:
-    """Return the winner's scenario as TOML text, which `raydpzv run` takes; command: what was asked for."""
+    """Return the winner's scenario as TOML text, which `raydpzv run` takes; command: what was asked
+    for.
+    """
     assert results.choice is not None
     best = results.choice.trials[0]
     value, reason = results.rows[best.number][plan.metric], results.choice.reason(plan.metric)
@@ -248,7 +291,13 @@ def _read(trial: Trial, path: Path) -> tuple[Mapping[str, Any], Rows | str]:
 
 
 def _row(
-    trial: Trial, path: Path, summary: Mapping[str, Any], found: Rows | str, *, stopped: bool, reason: str
+    trial: Trial,
+    path: Path,
+    summary: Mapping[str, Any],
+    found: Rows | str,
+    *,
+    stopped: bool,
+    reason: str,
 ) -> Row:
     status, why = _status(trial, summary, found, stopped=stopped, reason=reason)
     rows = found if isinstance(found, dict) else None
@@ -293,7 +342,9 @@ def _measured(rows: Rows) -> Row:
     """Return every metric at a run's last evaluation; NaN where it was not measured."""
     found = dict.fromkeys(METRICS, math.nan)
     kinds = {"evaluation": ("accuracy", "loss"), "auc": ("roc_auc", "pr_auc")}
-    for kind, names in (kinds | {name: (name,) for name in ("balanced_accuracy", "concordance")}).items():
+    for kind, names in (
+        kinds | {name: (name,) for name in ("balanced_accuracy", "concordance")}
+    ).items():
         for row in rows[kind].to_pylist():
             part = "validation_" if row["part"] == "validation" else ""
             found |= {f"{part}{name}": row[name] for name in names}
@@ -314,9 +365,9 @@ def _meant(trial: Trial, summary: Mapping[str, Any]) -> Mapping[str, Any] | None
 def _best(plan: SearchPlan, trials: Sequence[Trial], rows: Sequence[Row]) -> BestPoint | None:
     """Return the best settings, or None where no trial came to its end.
 
-    Trials that differ in their seed alone are one point of the space. Of the points of which most seeds came to their
-    end, that with the best median over these is chosen, of equal ones the first. In a population every trial is a
-    point.
+    Trials that differ in their seed alone are one point of the space. Of the points of which most
+    seeds came to their end, that with the best median over these is chosen, of equal ones the
+    first. In a population every trial is a point.
     """
     points: dict[tuple[str, ...], list[Trial]] = {}
     for trial in trials:
@@ -347,8 +398,13 @@ def _spent(
     *,
     cut: bool,
 ) -> list[Composed]:
-    """Return what the search spent, for each claim of the best trial; without one, of any that was started."""
-    made, planned = dict[str, Sequence[Mapping[str, Any]]](), dict[str, Sequence[Mapping[str, Any]]]()
+    """Return what the search spent, for each claim of the best trial; without one, of any that was
+    started.
+    """
+    made, planned = (
+        dict[str, Sequence[Mapping[str, Any]]](),
+        dict[str, Sequence[Mapping[str, Any]]](),
+    )
     possible = 0
     for trial in plan.started():
         summary, path = summaries[trial.number], run_path(folder, trial)
@@ -363,7 +419,9 @@ def _spent(
             name = f"trial {trial.number}, started before ({leg + 1})"
             made[name] = planned[name] = whole
             possible += 1
-    if plan.drawing:  # those that are still to be chosen: like the others, wherever a number is justified
+    if (
+        plan.drawing
+    ):  # those that are still to be chosen: like the others, wherever a number is justified
         alike = [vars(claim) for claim in planned_claims(plan.trials[0].spec)]
         planned |= {f"trial {n}": alike for n in range(len(plan.trials), plan.drawing.samples)}
     winner = made[f"trial {best.number}"] if best else None
@@ -377,7 +435,9 @@ def _same_data(plan: SearchPlan) -> bool:
 
 
 def _protected(spec: AnyScenario) -> Any:
-    """Return the settings that say what records there are, and whose they are where that is what one user means."""
+    """Return the settings that say what records there are, and whose they are where that is what
+    one user means.
+    """
     tree = unlocated(as_tree(spec))
     if "users" not in tree:
         return tree["data"]
@@ -386,7 +446,11 @@ def _protected(spec: AnyScenario) -> Any:
 
 def _claim(stated: Mapping[str, Any]) -> Row:
     """Return a claim of summary.json, in which infinity is a word and NaN is null."""
-    return {**stated, "epsilon": json_number(stated["epsilon"]), "delta": json_number(stated["delta"])}
+    return {
+        **stated,
+        "epsilon": json_number(stated["epsilon"]),
+        "delta": json_number(stated["delta"]),
+    }
 
 
 def _column(values: Sequence[Any]) -> pa.Array:
@@ -397,9 +461,11 @@ def _column(values: Sequence[Any]) -> pa.Array:
 
 
 def rate_asked(spec: AnyScenario) -> float:
-    """Return uploads per second of all clients as `[arrivals]` asks for them; NaN where nothing is asked of a machine.
+    """Return uploads per second of all clients as `[arrivals]` asks for them; NaN where nothing is
+    asked of a machine.
 
-    That is under the virtual clock, where clients come as soon as they can, and where they wait for one another.
+    That is under the virtual clock, where clients come as soon as they can, and where they wait for
+    one another.
     """
     if spec.clock.kind != "wall" or spec.barrier > 1:
         return math.nan
@@ -408,8 +474,12 @@ def rate_asked(spec: AnyScenario) -> float:
 
 
 def missed(row: Mapping[str, Any]) -> str:
-    """Return in what a trial missed the pace asked, by its row; "" if it kept it or none was asked."""
-    asked, measured, late, uploads = (row[name] for name in ("rate_asked", "throughput", "late", "uploads"))
+    """Return in what a trial missed the pace asked, by its row; "" if it kept it or none was
+    asked.
+    """
+    asked, measured, late, uploads = (
+        row[name] for name in ("rate_asked", "throughput", "late", "uploads")
+    )
     if math.isnan(asked) or math.isnan(measured):
         return ""
     found = []
@@ -428,19 +498,27 @@ _LARGE = 1.5 * USEFUL
 
 
 def search_figure(plan: SearchPlan, results: SearchResults) -> Figure | None:
-    """Draw each measured trial's metric over its ε or a setting, coloured by another setting; None without any.
+    """Draw each measured trial's metric over its ε or a setting, coloured by another setting; None
+    without any.
 
-    Along the axis is ε where it is proved and not the same for all, else the setting that is numeric and has most
-    values; the colour is that of the setting with most values among the others. All ε above 10 are at one place.
-    Scales are logarithmic for settings drawn by loguniform, and for values that span much.
+    Along the axis is ε where it is proved and not the same for all, else the setting that is
+    numeric and has most values; the colour is that of the setting with most values among the
+    others. All ε above 10 are at one place. Scales are logarithmic for settings drawn by
+    loguniform, and for values that span much.
     """
-    rows = [_drawn(r) for r in results.rows if r["status"] in _MARKS and not math.isnan(r[plan.metric])]
+    rows = [
+        _drawn(r) for r in results.rows if r["status"] in _MARKS and not math.isnan(r[plan.metric])
+    ]
     if not rows:
         return None
     settings = sorted(plan.trials[0].values, key=lambda name: -len({str(r[name]) for r in rows}))
     numeric = [name for name in settings if all(_is_number(r[name]) for r in rows)]
     spent = {r["epsilon"] for r in rows}
-    over = "epsilon" if len(spent) > 1 and all(map(math.isfinite, spent)) else next(iter(numeric), "trial")
+    over = (
+        "epsilon"
+        if len(spent) > 1 and all(map(math.isfinite, spent))
+        else next(iter(numeric), "trial")
+    )
     by = next((name for name in numeric if name != over and len({r[name] for r in rows}) > 1), None)
     name = "proved ε" if over == "epsilon" else over
     figure, ax = chart(f"{plan.metric} of {len(rows)} trials over {name}", name, plan.metric)
@@ -464,7 +542,14 @@ def search_figure(plan: SearchPlan, results: SearchResults) -> Figure | None:
         figure.colorbar(drawn, ax=ax, label=by)
     if results.best is not None:
         best = _drawn(results.rows[results.best.number])
-        ax.scatter([best[over]], [best[plan.metric]], s=160, facecolors="none", edgecolors=INK, label="best")
+        ax.scatter(
+            [best[over]],
+            [best[plan.metric]],
+            s=160,
+            facecolors="none",
+            edgecolors=INK,
+            label="best",
+        )
     places = [float(r[over]) for r in rows]
     if (over in plan.log_scaled or wide(places)) and min(places) > 0:
         plain_log(ax, "x")

@@ -59,7 +59,8 @@ class KeyPair(Secret):
 
 
 def derived(key: bytes, purpose: str, *about: bytes | int) -> bytes:
-    """Return the key for a purpose that follows from another key: HKDF-SHA256, what it is about in its info.
+    """Return the key for a purpose that follows from another key: HKDF-SHA256, what it is about in
+    its info.
 
     Different addresses give unrelated keys: each part travels with its kind and length.
     """
@@ -76,7 +77,9 @@ def keystream(key: bytes, size: int) -> bytes:
 
 
 def seal(key: bytes, secret: bytes) -> bytes:
-    """Return the secret so that holders of the key alone can read it: nonce, ciphertext, tag; 28 bytes more."""
+    """Return the secret so that holders of the key alone can read it: nonce, ciphertext, tag; 28
+    bytes more.
+    """
     nonce = os.urandom(_NONCE_BYTES)
     return nonce + ChaCha20Poly1305(key).encrypt(nonce, secret, None)
 
@@ -87,6 +90,6 @@ def unseal(key: bytes, sealed: bytes) -> bytes:
         return ChaCha20Poly1305(key).decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], None)
     except InvalidTag:
         raise RunError(
-            "wanted what silo 0 sealed for this silo, got something else: the keys are of different settings-up; set "
-            "the protocol up again"
+            "wanted what silo 0 sealed for this silo, got something else: the keys are of "
+            "different settings-up; set the protocol up again"
         ) from None

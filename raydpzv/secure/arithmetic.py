@@ -1,6 +1,7 @@
 """Arithmetic on integers of thousands of bits: the four functions that gmpy2 computes.
 
-What they return are gmpy2's integers, which act as Python's and are many times faster where they are this long.
+What they return are gmpy2's integers, which act as Python's and are many times faster where they
+are this long.
 """
 
 from __future__ import annotations
@@ -33,9 +34,11 @@ def inverse(a: int, modulus: int) -> int:
 
 
 def prime(bits: int) -> int:
-    """Return a prime of so many bits from the operating system's randomness, its two highest bits set.
+    """Return a prime of so many bits from the operating system's randomness, its two highest bits
+    set.
 
-    So a product of two has exactly twice the bits, and neither is so close to a power of two that the other follows.
+    So a product of two has exactly twice the bits, and neither is so close to a power of two that
+    the other follows.
     """
     while True:
         found = gmpy2.mpz(secrets.randbits(bits) | 3 << (bits - 2) | 1)

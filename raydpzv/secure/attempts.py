@@ -1,7 +1,8 @@
-"""Attempts at a round: the set of silos is fixed before masks and noise shares are made. A failure starts another.
+"""Attempts at a round: the set of silos is fixed before masks and noise shares are made. A failure
+starts another.
 
-An attempt without one of its silos opens nothing, since its masks stay in the sum. It is charged when all of its
-uploads have come after all, beside the attempt that took its place.
+An attempt without one of its silos opens nothing, since its masks stay in the sum. It is charged
+when all of its uploads have come after all, beside the attempt that took its place.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Masked sums: the two sides, message in and message out. The server learns the sum over all silos and no other."""
+"""Masked sums: the two sides, message in and message out. The server learns the sum over all silos
+and no other.
+"""
 
 # D values
 

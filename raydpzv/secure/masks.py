@@ -1,7 +1,9 @@
-"""Pairwise masks: what each silo adds to its values, so that their sum over all silos is the values' own sum.
+"""Pairwise masks: what each silo adds to its values, so that their sum over all silos is the
+values' own sum.
 
-For silos i < j, i adds the stream of their pair and j subtracts it. Streams are addressed by purpose, round and
-attempt; the set of silos that take part is fixed before, and without one of them nothing cancels.
+For silos i < j, i adds the stream of their pair and j subtracts it. Streams are addressed by
+purpose, round and attempt; the set of silos that take part is fixed before, and without one of them
+nothing cancels.
 """
 
 # N values
@@ -29,7 +31,9 @@ class Masks(Secret):
         """Return the key for another purpose that the silo shares with one other."""
         return derived(self._keys[other], purpose)
 
-    def words(self, silos: Sequence[int], count: int, purpose: str, *address: int) -> npt.NDArray[np.uint64]:
+    def words(
+        self, silos: Sequence[int], count: int, purpose: str, *address: int
+    ) -> npt.NDArray[np.uint64]:
         """Return what this silo adds among these silos, modulo 2^64: uint64 [N]."""
         mask = np.zeros(count, np.uint64)
         for sign, key in self._streams(silos, purpose, address):
@@ -40,7 +44,9 @@ class Masks(Secret):
     def residues(
         self, silos: Sequence[int], count: int, modulus: int, purpose: str, *address: int
     ) -> list[int]:
-        """Return what this silo adds among these silos, modulo n: N numbers that are not reduced."""
+        """Return what this silo adds among these silos, modulo n: N numbers that are not
+        reduced.
+        """
         masks = [0] * count
         for sign, key in self._streams(silos, purpose, address):
             for i, draw in enumerate(uniform(modulus, count, partial(keystream, key))):

@@ -1,9 +1,10 @@
-"""Products of powers with small signed exponents in slots, after Straus, with sliding digits (Möller 2001).
+"""Products of powers with small signed exponents in slots, after Straus, with sliding digits
+(Möller 2001).
 
-∏_u h_u^(Σ_j x_uj 2^(wj)) for u over U bases and j over slots of w bits. Digits are 0 or odd, at most one in every
-`width` bits not 0, so that a product is needed for few of them; the squarings between are shared by all bases and
-slots. Buckets per digit, as Pippenger has them, take up to twice the products: exponents are short, and the tables
-serve all ciphertexts of a release.
+∏_u h_u^(Σ_j x_uj 2^(wj)) for u over U bases and j over slots of w bits. Digits are 0 or odd, at
+most one in every `width` bits not 0, so that a product is needed for few of them; the squarings
+between are shared by all bases and slots. Buckets per digit, as Pippenger has them, take up to
+twice the products: exponents are short, and the tables serve all ciphertexts of a release.
 """
 
 # U bases, m slots, b bits of an exponent
@@ -56,7 +57,9 @@ class OddPowers:
         self._powers = [(self._odd(value), self._odd(inverted)) for value, inverted in both]
 
     def product(self, exponents: Integers, slot: int) -> int:
-        """Return ∏_u h_u^(Σ_j x_uj 2^(slot j)); exponents: x, int64 [U, m], each below 2^62 in size."""
+        """Return ∏_u h_u^(Σ_j x_uj 2^(slot j)); exponents: x, int64 [U, m], each below 2^62 in
+        size.
+        """
         digits = _sliding_digits(exponents, self._width)
         bit, u, j = np.nonzero(digits)
         places = slot * j + bit
@@ -84,7 +87,9 @@ class OddPowers:
 
 
 def _sliding_digits(exponents: Integers, width: int) -> npt.NDArray[np.int8]:
-    """Digits below 2^(width-1) in size, each 0 or odd and followed by width - 1 zeros: int8 [b + 1, U, m]."""
+    """Digits below 2^(width-1) in size, each 0 or odd and followed by width - 1 zeros: int8 [b + 1,
+    U, m].
+    """
     half, digits, rest = 1 << width - 1, [], exponents
     while rest.any():
         digit = np.where(rest & 1, ((rest + half) & (2 * half - 1)) - half, 0)

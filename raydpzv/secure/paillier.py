@@ -1,7 +1,9 @@
-"""Paillier's encryption with base 1 + n: sums of plaintexts modulo n are products of ciphertexts modulo n².
+"""Paillier's encryption with base 1 + n: sums of plaintexts modulo n are products of ciphertexts
+modulo n².
 
-Source: Paillier 1999. Enc(m) = (1 + m n) ρ^n for a uniform unit ρ. The owner of the primes draws uniform n-th powers
-and decrypts modulo p² and q², with exponents of half the size (section 7 there).
+Source: Paillier 1999. Enc(m) = (1 + m n) ρ^n for a uniform unit ρ. The owner of the primes draws
+uniform n-th powers and decrypts modulo p² and q², with exponents of half the size (section 7
+there).
 """
 
 from __future__ import annotations
@@ -80,7 +82,9 @@ class _Half(Secret):
         self._scale = inverse(-other % p, p)
 
     def power(self) -> int:
-        """Return a uniform n-th power modulo p²: these are the p-th powers, since q shares no factor with p - 1."""
+        """Return a uniform n-th power modulo p²: these are the p-th powers, since q shares no
+        factor with p - 1.
+        """
         return powmod(1 + secrets.randbelow(int(self._p) - 1), self._p, self._square)
 
     def decrypt(self, ciphertext: int) -> int:
@@ -90,7 +94,9 @@ class _Half(Secret):
 
 
 def new_key(bits: int) -> PrivateKey:
-    """Return a key whose modulus has so many bits, an even number, from the operating system's randomness."""
+    """Return a key whose modulus has so many bits, an even number, from the operating system's
+    randomness.
+    """
     p = q = prime(bits // 2)
     while q == p:
         q = prime(bits // 2)

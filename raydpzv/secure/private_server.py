@@ -1,7 +1,8 @@
-"""The server's side of the private weighting protocol: message in, message out (docs/methods/private_weighting.md).
+"""The server's side of the private weighting protocol: message in, message out
+(docs/methods/private_weighting.md).
 
-It owns the Paillier key and opens, in each round, the noised weighted sum over all silos. Users' totals it sees
-blinded.
+It owns the Paillier key and opens, in each round, the noised weighted sum over all silos. Users'
+totals it sees blinded.
 """
 
 # U users, S silos, D values
@@ -35,7 +36,9 @@ from raydpzv.wire.secure_sums import (
 
 
 class PrivateServer(Secret):
-    """Sets the protocol up and opens sums. sampling: users are sampled each round, and silos must not see who."""
+    """Sets the protocol up and opens sums. sampling: users are sampled each round, and silos must
+    not see who.
+    """
 
     def __init__(self, weighting: Weighting, *, sampling: bool = False) -> None:
         self._weighting, self._sampling = weighting, sampling
@@ -44,7 +47,9 @@ class PrivateServer(Secret):
         self._shifted: list[int] = []
 
     def phases(self) -> Phases:
-        """Return the phases of a set-up: four messages to each silo, five where nobody is sampled."""
+        """Return the phases of a set-up: four messages to each silo, five where nobody is
+        sampled.
+        """
         silos, public = self._weighting.silos, self._key.public
         modulus = Modulus(as_bytes([public.modulus], public.width)[0])
         keys = yield [modulus] * silos
@@ -53,7 +58,9 @@ class PrivateServer(Secret):
         counts = yield [SealedSeed(seed) for seed in (np.zeros(0, np.uint8), *sealed)]
         inverses = self._inverses(all_of(BlindedCounts, counts))
         shares = [self._weighting.share(silo) for silo in range(silos)]
-        shifted = yield [EncryptedInverses(self._encrypted([inverses[u] for u in share])) for share in shares]
+        shifted = yield [
+            EncryptedInverses(self._encrypted([inverses[u] for u in share])) for share in shares
+        ]
         self._shifted = [0] * self._weighting.users
         for share, body in zip(shares, all_of(ShiftedWeights, shifted), strict=True):
             for u, ciphertext in zip(share, as_integers(body.values), strict=True):
@@ -63,7 +70,9 @@ class PrivateServer(Secret):
             all_of(Acknowledged, done)
 
     def sampled(self, coins_U: npt.NDArray[np.bool_]) -> SampledWeights:
-        """Return the round's weights and coins, encrypted; coins: who is in, bool [U], known to the server alone."""
+        """Return the round's weights and coins, encrypted; coins: who is in, bool [U], known to the
+        server alone.
+        """
         coins = [int(coin) for coin in coins_U.tolist()]
         weights = [coin * shifted for coin, shifted in zip(coins, self._shifted, strict=True)]
         return SampledWeights(self._encrypted(weights), self._encrypted(coins))
@@ -73,7 +82,9 @@ class PrivateServer(Secret):
         return self._weighting.decoded(self.opened(sums), len(sums))
 
     def opened(self, sums: Sequence[PackedSum]) -> list[int]:
-        """Return the integers that the server opens: Σ_s Σ_u (Λ / N_u) n_su E_su + Λ g_s + v_s, D of them."""
+        """Return the integers that the server opens: Σ_s Σ_u (Λ / N_u) n_su E_su + Λ g_s + v_s, D
+        of them.
+        """
         public = self._key.public
         columns = zip(*(as_integers(packed.values) for packed in sums), strict=True)
         plaintexts = [self._key.decrypt(public.joined(*column)) for column in columns]
@@ -82,14 +93,19 @@ class PrivateServer(Secret):
     def _inverses(self, counts: Sequence[BlindedCounts]) -> list[int]:
         """1 / (r_u N_u) mod n of all users."""
         modulus, found = self._key.public.modulus, []
-        for u, masked in enumerate(zip(*(as_integers(body.values) for body in counts), strict=True)):
+        for u, masked in enumerate(
+            zip(*(as_integers(body.values) for body in counts), strict=True)
+        ):
             blinded = sum(masked) % modulus
             if not blinded:
                 raise RunError(
-                    f"user {u} has no records in any silo: wanted a list of users who have some; leave it out"
+                    f"user {u} has no records in any silo: wanted a list of users who have some; "
+                    "leave it out"
                 )
             found.append(inverse(blinded, modulus))
         return found
 
     def _encrypted(self, plaintexts: Sequence[int]) -> Residues:
-        return as_bytes([self._key.encrypt(plain) for plain in plaintexts], self._key.public.ciphertext_width)
+        return as_bytes(
+            [self._key.encrypt(plain) for plain in plaintexts], self._key.public.ciphertext_width
+        )

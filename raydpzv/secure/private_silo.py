@@ -1,7 +1,9 @@
-"""A silo's side of the private weighting protocol: message in, message out (docs/methods/private_weighting.md).
+"""A silo's side of the private weighting protocol: message in, message out
+(docs/methods/private_weighting.md).
 
-It knows its own counts, the silos' common seed R and what follows from it: for every user u a unit r_u and an integer
-a_u that blind the user's total towards the server. It never sees a total or a weight.
+It knows its own counts, the silos' common seed R and what follows from it: for every user u a unit
+r_u and an integer a_u that blind the user's total towards the server. It never sees a total or a
+weight.
 """
 
 # U users, P pairs of this silo, D values
@@ -69,17 +71,24 @@ class PrivateSilo(AgreeingSilo):
     ) -> PackedSum | KeysLost:
         """Return the silo's sum Σ_u (Λ / N_u) n_su E_su, encrypted, noised and masked.
 
-        values: E, int64 [P, D] of the silo's users in ascending order, in blocks of any number of them; noise: g, the
-        silo's share for this attempt, int64 [D]; sampled: the round's coins, where users are sampled; dither: source of
-        the integers below Λ that are added to Λ g. Raises RunError for values of too few users, or outside ±C'.
+        values: E, int64 [P, D] of the silo's users in ascending order, in blocks of any number of
+        them; noise: g, the silo's share for this attempt, int64 [D]; sampled: the round's coins,
+        where users are sampled; dither: source of the integers below Λ that are added to Λ g.
+        Raises RunError for values of too few users, or outside ±C'.
         """
         masks = self._masks_for(attempt)
         if masks is None or self._blinded is None:
             return KeysLost()
-        key, packing, multiple = self._blinded.key, self._weighting.packing, self._weighting.multiple
+        key, packing, multiple = (
+            self._blinded.key,
+            self._weighting.packing,
+            self._weighting.multiple,
+        )
         sums = self._weighted(values, self._blinded.weights(sampled), len(noise_D))
         dithers = uniform(multiple, len(noise_D), dither)
-        noise = packing.packed([multiple * g + v for g, v in zip(noise_D.tolist(), dithers, strict=True)])
+        noise = packing.packed(
+            [multiple * g + v for g, v in zip(noise_D.tolist(), dithers, strict=True)]
+        )
         address = attempt.round, attempt.number
         hiding = masks.residues(attempt.silos, len(sums), key.modulus, "sum", *address)
         return PackedSum(
@@ -93,8 +102,13 @@ class PrivateSilo(AgreeingSilo):
         )
 
     def _weighted(self, values: Iterable[Integers], weights: Bases, count: int) -> list[int]:
-        """Ciphertexts of the silo's own packed sums, with nothing yet to hide how they came about."""
-        packing, bits = self._weighting.packing, (self._weighting.cap * self._weighting.limit).bit_length()
+        """Ciphertexts of the silo's own packed sums, with nothing yet to hide how they came
+        about.
+        """
+        packing, bits = (
+            self._weighting.packing,
+            (self._weighting.cap * self._weighting.limit).bit_length(),
+        )
         counts_P = self._counts[self._counts > 0]
         slices = packing.slices(count)
         sums, start = [1] * len(slices), 0
@@ -102,8 +116,8 @@ class PrivateSilo(AgreeingSilo):
             block = slice(start, start + len(values_BD))
             if np.abs(values_BD).max(initial=0) > self._weighting.limit:
                 raise RunError(
-                    f"silo {self._silo} wanted values within ±{self._weighting.limit} and got larger ones, which would "
-                    "run into one another: clip them"
+                    f"silo {self._silo} wanted values within ±{self._weighting.limit} and got "
+                    "larger ones, which would run into one another: clip them"
                 )
             powers = OddPowers(weights[block], bits, count)
             weighted_BD = counts_P[block, None] * values_BD
@@ -113,7 +127,8 @@ class PrivateSilo(AgreeingSilo):
             start = block.stop
         if start != len(counts_P):
             raise RunError(
-                f"silo {self._silo} has {len(counts_P)} users and got values of {start}: wanted a row for each"
+                f"silo {self._silo} has {len(counts_P)} users and got values of {start}: wanted a "
+                "row for each"
             )
         return sums
 
@@ -130,7 +145,9 @@ class PrivateSilo(AgreeingSilo):
         given = yield BlindedCounts(blinded.counts(self._counts, masks))
         (inverses,) = all_of(EncryptedInverses, [given])
         self._masks, self._blinded = masks, blinded
-        given = yield ShiftedWeights(blinded.shifted(inverses.values, self._weighting.share(self._silo)))
+        given = yield ShiftedWeights(
+            blinded.shifted(inverses.values, self._weighting.share(self._silo))
+        )
         (weights,) = all_of(EncryptedWeights, [given])
         blinded.store(weights)
         yield Acknowledged()
@@ -143,13 +160,17 @@ class PrivateSilo(AgreeingSilo):
 
 
 class _Blinded(Secret):
-    """What a silo does to users' totals that it must not see, and that the server must see blinded alone.
+    """What a silo does to users' totals that it must not see, and that the server must see blinded
+    alone.
 
-    r_u, uniform modulo n, and a_u, uniform in [0, 2^(|Λ| + 128)), follow from the seed and are the same in all silos.
+    r_u, uniform modulo n, and a_u, uniform in [0, 2^(|Λ| + 128)), follow from the seed and are the
+    same in all silos.
     users: the silo's own, int64 [P].
     """
 
-    def __init__(self, key: PublicKey, seed: bytes, weighting: Weighting, users_P: Integers) -> None:
+    def __init__(
+        self, key: PublicKey, seed: bytes, weighting: Weighting, users_P: Integers
+    ) -> None:
         def stream(purpose: str) -> RandomBytes:
             return partial(keystream, derived(seed, purpose))
 
@@ -163,10 +184,14 @@ class _Blinded(Secret):
         key = self.key
         hiding = masks.residues(range(self._weighting.silos), len(counts_U), key.modulus, "counts")
         blinded = zip(self._units, counts_U.tolist(), hiding, strict=True)
-        return as_bytes([(unit * count + mask) % key.modulus for unit, count, mask in blinded], key.width)
+        return as_bytes(
+            [(unit * count + mask) % key.modulus for unit, count, mask in blinded], key.width
+        )
 
     def shifted(self, inverses: Residues, share: range) -> Residues:
-        """Return Enc(Λ / N_u + a_u) of a share of the users, uint8 [U / S, 2w], from their Enc(1 / (r_u N_u))."""
+        """Return Enc(Λ / N_u + a_u) of a share of the users, uint8 [U / S, 2w], from their Enc(1 /
+        (r_u N_u)).
+        """
         key = self.key
         found = []
         for u, ciphertext in zip(share, as_integers(inverses), strict=True):
@@ -177,17 +202,28 @@ class _Blinded(Secret):
 
     def store(self, sent: EncryptedWeights) -> None:
         """Take the weights that count in every round."""
-        key, own = self.key, zip(as_integers(sent.values[self._users]), self._own_shifts(), strict=True)
-        self._weights = Bases.of([key.joined(weight, key.bare(-shift)) for weight, shift in own], key.square)
+        key, own = (
+            self.key,
+            zip(as_integers(sent.values[self._users]), self._own_shifts(), strict=True),
+        )
+        self._weights = Bases.of(
+            [key.joined(weight, key.bare(-shift)) for weight, shift in own], key.square
+        )
 
     def weights(self, sampled: SampledWeights | None) -> Bases:
-        """Return Enc(Λ / N_u) of the silo's users, of those whom the round's coins leave out Enc(0)."""
+        """Return Enc(Λ / N_u) of the silo's users, of those whom the round's coins leave out
+        Enc(0).
+        """
         if sampled is None:
             if self._weights is None:
-                raise RunError("no weights were sent at the set-up: wanted the round's sampled ones")
+                raise RunError(
+                    "no weights were sent at the set-up: wanted the round's sampled ones"
+                )
             return self._weights
         key = self.key
-        weights, coins = (as_integers(sent[self._users]) for sent in (sampled.weights, sampled.coins))
+        weights, coins = (
+            as_integers(sent[self._users]) for sent in (sampled.weights, sampled.coins)
+        )
         found = []
         for weight, coin, shift in zip(weights, coins, self._own_shifts(), strict=True):
             found.append(key.joined(weight, powmod(inverse(coin, key.square), shift, key.square)))

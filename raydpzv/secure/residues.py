@@ -38,4 +38,7 @@ def uniform(limit: int, count: int, source: RandomBytes) -> list[int]:
     """Return draws from {0, ..., limit - 1}, each within 2^-128 of uniform."""
     size = width_of(limit) + _SPARE
     data = source(size * count)
-    return [int.from_bytes(data[at : at + size], "little") % limit for at in range(0, size * count, size)]
+    return [
+        int.from_bytes(data[at : at + size], "little") % limit
+        for at in range(0, size * count, size)
+    ]

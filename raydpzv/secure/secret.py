@@ -8,8 +8,8 @@ from raydpzv.errors import RunError
 
 
 class Secret:
-    """Base of classes with keys, seeds or blindings: none of it is in their repr, and they are neither pickled nor
-    copied, so that no checkpoint, message or log can have it.
+    """Base of classes with keys, seeds or blindings: none of it is in their repr, and they are
+    neither pickled nor copied, so that no checkpoint, message or log can have it.
     """
 
     def __repr__(self) -> str:
@@ -17,6 +17,6 @@ class Secret:
 
     def __reduce__(self) -> Any:
         raise RunError(
-            f"a {type(self).__name__} holds secrets that stay in its process, and something wanted to copy it: make a "
-            "new one there and set the protocol up again"
+            f"a {type(self).__name__} holds secrets that stay in its process, and something wanted "
+            "to copy it: make a new one there and set the protocol up again"
         )

@@ -1,6 +1,7 @@
 """Key agreement before the first round, phase by phase, for masked and weighted sums.
 
-In each phase every silo gets one message and answers it. A silo that has lost its keys says so, and all begin again.
+In each phase every silo gets one message and answers it. A silo that has lost its keys says so, and
+all begin again.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from raydpzv.wire.messages import Body
 from raydpzv.wire.secure_sums import AgreementKey, AgreementKeys, KeysLost, Modulus
 
 Phases = Generator[Sequence[Body], Sequence[Body], None]
-"""A server's set-up: yields a message for every silo, is sent their answers, ends when the protocol is set up."""
+"""A server's set-up: yields a message for every silo, is sent their answers, ends when the protocol
+is set up.
+"""
 
 Answers = Generator[Body, Body, None]
 """A silo's set-up: yields its answer to each message it is sent."""
@@ -28,7 +31,9 @@ B = TypeVar("B", bound=Body)
 
 
 class SetUp:
-    """The server's way through the phases; phases: begins them anew; started: how often that was."""
+    """The server's way through the phases; phases: begins them anew; started: how often that
+    was.
+    """
 
     def __init__(self, phases: Callable[[], Phases]) -> None:
         self._begin = phases
@@ -36,13 +41,17 @@ class SetUp:
         self.begun = 0
 
     def begin(self) -> Sequence[Body]:
-        """Return the first message for every silo, in order; whatever was agreed on before is void."""
+        """Return the first message for every silo, in order; whatever was agreed on before is
+        void.
+        """
         self._phases = self._begin()
         self.begun += 1
         return next(self._phases)
 
     def receive(self, answers: Sequence[Body]) -> Sequence[Body] | None:
-        """Return the next message for every silo, None when the protocol is set up; answers: of all silos, in order."""
+        """Return the next message for every silo, None when the protocol is set up; answers: of all
+        silos, in order.
+        """
         if any(isinstance(body, KeysLost) for body in answers):
             return self.begin()
         try:
@@ -78,7 +87,9 @@ class AgreeingSilo(Secret):
         self._last = (-1, -1)
 
     def receive(self, body: Body) -> Body:
-        """Return the answer to a message of the set-up: KeysLost where those before it are not known here."""
+        """Return the answer to a message of the set-up: KeysLost where those before it are not
+        known here.
+        """
         if isinstance(body, Modulus):
             self._masks, self._last = None, (-1, -1)
             self._answers = self._set_up(body)
@@ -89,7 +100,8 @@ class AgreeingSilo(Secret):
             return self._answers.send(body)
         except StopIteration:
             raise RunError(
-                f"silo {self._silo} has been set up and got another {type(body).__name__}: begin with new keys"
+                f"silo {self._silo} has been set up and got another {type(body).__name__}: begin "
+                "with new keys"
             ) from None
 
     def _set_up(self, begin: Modulus) -> Answers:
@@ -101,7 +113,8 @@ class AgreeingSilo(Secret):
         keys = yield AgreementKey(np.frombuffer(pair.public, np.uint8))
         (found,) = all_of(AgreementKeys, [keys])
         return Masks(
-            self._silo, pair.pair_keys(self._silo, [row.tobytes() for row in found.values], self._run)
+            self._silo,
+            pair.pair_keys(self._silo, [row.tobytes() for row in found.values], self._run),
         )
 
     def _masks_for(self, attempt: Attempt) -> Masks | None:
@@ -114,13 +127,14 @@ class AgreeingSilo(Secret):
         place = attempt.round, attempt.number
         if len(attempt.silos) < 2:
             raise RunError(
-                f"round {attempt.round} has {len(attempt.silos)} silos left, whose sum nothing would hide: wanted at "
-                "least 2; wait until more of them are back"
+                f"round {attempt.round} has {len(attempt.silos)} silos left, whose sum nothing "
+                "would hide: wanted at least 2; wait until more of them are back"
             )
         if place <= self._last or self._silo not in attempt.silos:
             raise RunError(
-                f"silo {self._silo} takes part once in each attempt it belongs to, and round {attempt.round}, attempt "
-                f"{attempt.number} is over or has no place for it: begin another attempt"
+                f"silo {self._silo} takes part once in each attempt it belongs to, and round "
+                f"{attempt.round}, attempt {attempt.number} is over or has no place for it: begin "
+                "another attempt"
             )
         self._last = place
         return self._masks

@@ -1,6 +1,7 @@
 """Public sizes of the private weighting protocol: the common multiple Λ, and what fits a key.
 
-Weights are w_su = n_su / N_u for counts capped at `cap`, so that N_u = Σ_s n_su is at most cap · S and divides Λ.
+Weights are w_su = n_su / N_u for counts capped at `cap`, so that N_u = Σ_s n_su is at most cap · S
+and divides Λ.
 """
 
 # S silos, U users, D values of a release, m of them to a plaintext, C' = 2^b - 1
@@ -18,17 +19,22 @@ import numpy.typing as npt
 from raydpzv.errors import SpecError
 
 SHIFT_BITS = 128
-"""Bits by which a blinding a_u is longer than what it hides: what is seen is within 2^-128 of uniform."""
+"""Bits by which a blinding a_u is longer than what it hides: what is seen is within 2^-128 of
+uniform.
+"""
 
 TAIL = 12
-"""Deviations of the noise that a slot has room for: further out it is with probability below 2^-100."""
+"""Deviations of the noise that a slot has room for: further out it is with probability below
+2^-100.
+"""
 
 
 @dataclass(frozen=True)
 class Weighting:
     """The sizes of one run.
 
-    cap: of a user's records in a silo; key_bits: |n|; value_bits: b, of what one pair adds to a value; values: D;
+    cap: of a user's records in a silo; key_bits: |n|; value_bits: b, of what one pair adds to a
+    value; values: D;
     multiplier: σ; run: identifies this run.
     """
 
@@ -48,9 +54,11 @@ class Weighting:
 
     @property
     def sensitivity(self) -> float:
-        """By how much a user moves the noised sum, C' + √D: the noise of all silos has deviation σ times this.
+        """By how much a user moves the noised sum, C' + √D: the noise of all silos has deviation σ
+        times this.
 
-        √D is what the rest modulo Λ may add (the opened value is Λ times the noised sum plus the dither).
+        √D is what the rest modulo Λ may add (the opened value is Λ times the noised sum plus the
+        dither).
         """
         return self.limit + math.sqrt(self.values)
 
@@ -76,7 +84,8 @@ class Weighting:
         return range(silo, self.users, self.silos)
 
     def decoded(self, opened: Sequence[int], silos: int) -> npt.NDArray[np.float64]:
-        """Return the noised weighted sum in units of C', float64 [D], of what was opened among so many silos.
+        """Return the noised weighted sum in units of C', float64 [D], of what was opened among so
+        many silos.
 
         The dithers' mean is taken off; integers are divided exactly and rounded once.
         """
@@ -98,7 +107,8 @@ class Weighting:
     def _check(self) -> None:
         if self.silos < 2:
             raise SpecError(
-                f"weights are private among at least 2 silos, and there is {self.silos}: use more silos, or "
+                f"weights are private among at least 2 silos, and there is {self.silos}: use more "
+                "silos, or "
                 'method.aggregation = "plain"'
             )
         if self._fits(self.multiple):
@@ -108,9 +118,10 @@ class Weighting:
         if not self.largest_cap():
             advice = "no cap fits; use a longer key, or fewer silos or bits of a value"
         raise SpecError(
-            f"method.count_cap = {self.cap} does not fit a key of {self.key_bits} bits: with {self.silos} silos "
-            f"Λ = lcm(1..{self.cap * self.silos}) has {length} bits, a slot {length} + 1 + {self._sum_bits()} = "
-            f"{self._slot(self.multiple)} of {self.key_bits - 2}, a blinded weight {length} + {SHIFT_BITS + 1} of "
+            f"method.count_cap = {self.cap} does not fit a key of {self.key_bits} bits: with "
+            f"{self.silos} silos Λ = lcm(1..{self.cap * self.silos}) has {length} bits, a slot "
+            f"{length} + 1 + {self._sum_bits()} = {self._slot(self.multiple)} of "
+            f"{self.key_bits - 2}, a blinded weight {length} + {SHIFT_BITS + 1} of "
             f"{self.key_bits - 1}; {advice}"
         )
 
@@ -133,15 +144,16 @@ def check_masked_range(users: int, silos: int, value_bits: int, multiplier: floa
     largest = users * limit * silos + math.ceil(TAIL * multiplier * silos * limit)
     if largest >= 1 << 63:
         raise SpecError(
-            f"masked sums are taken in 64 bits, but {users} users × {limit} (method.value_bits = {value_bits}) × "
-            f"{silos} silos + {TAIL} × {multiplier:g} × {silos} × {limit} of noise = {largest:.3g} is not below 2^63 = "
-            f"{1 << 63:.3g}: use fewer value_bits"
+            f"masked sums are taken in 64 bits, but {users} users × {limit} (method.value_bits = "
+            f"{value_bits}) × {silos} silos + {TAIL} × {multiplier:g} × {silos} × {limit} of noise "
+            f"= {largest:.3g} is not below 2^63 = {1 << 63:.3g}: use fewer value_bits"
         )
 
 
 @dataclass(frozen=True)
 class Packing:
-    """Several signed values in one plaintext, Σ_j x_j 2^(w j): m slots (`per_plaintext`) of w bits (`slot`).
+    """Several signed values in one plaintext, Σ_j x_j 2^(w j): m slots (`per_plaintext`) of w bits
+    (`slot`).
 
     A value lies below 2^(w-1) in size.
     """

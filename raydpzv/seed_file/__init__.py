@@ -1,1 +1,3 @@
-"""The seed file: a trained model as seeds and scalars, in a file that other programs read (docs/seed-file.md)."""
+"""The seed file: a trained model as seeds and scalars, in a file that other programs read
+(docs/seed-file.md).
+"""

@@ -1,4 +1,6 @@
-"""Weights before the first update, as a seed file names them: by a recipe where one gives the bits, else as numbers."""
+"""Weights before the first update, as a seed file names them: by a recipe where one gives the bits,
+else as numbers.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ from raydpzv.seed_file.tensor_file import RawTensor
 
 Floats = npt.NDArray[np.float32]
 _NEAR = 2
-"""Steps between the bound that a draw suggests, which division rounded, and the true one, at most."""
+"""Steps between the bound that a draw suggests, which division rounded, and the true one, at
+most.
+"""
 
 
 def first_tensors(
@@ -24,9 +28,11 @@ def first_tensors(
     key: Key | None,
     base: Mapping[str, RawTensor],
 ) -> tuple[SeedTensor, ...]:
-    """Return the tensors of a vector [d] before the first update, each with the shortest source of its bits.
+    """Return the tensors of a vector [d] before the first update, each with the shortest source of
+    its bits.
 
-    key: of the model, whose uniform draws `raydpzv.models.flat.FlatModel` takes; base: tensors that readers have.
+    key: of the model, whose uniform draws `raydpzv.models.flat.FlatModel` takes; base: tensors that
+    readers have.
     """
     found, place = [], 0
     for name, shape in shapes:
@@ -37,7 +43,11 @@ def first_tensors(
 
 
 def _first(
-    name: str, shape: tuple[int, ...], values: Floats, key: Key | None, base: Mapping[str, RawTensor]
+    name: str,
+    shape: tuple[int, ...],
+    values: Floats,
+    key: Key | None,
+    base: Mapping[str, RawTensor],
 ) -> SeedTensor:
     for given in _names(name):
         there = base[given].values if given in base else None
@@ -56,7 +66,9 @@ def _first(
 
 
 def _names(name: str) -> Iterator[str]:
-    """Yield a tensor's name, and the same without the modules around it: adapters' names have some before."""
+    """Yield a tensor's name, and the same without the modules around it: adapters' names have some
+    before.
+    """
     yield name
     while "." in name:
         name = name.partition(".")[2]
@@ -92,14 +104,17 @@ def initial_vector(
 ) -> Floats:
     """Return a model's parameters before the first update, float32 [d].
 
-    base: tensors by name; where: their file. Raises InputError where a tensor is missing, or where they are not those
-    of the seed file.
+    base: tensors by name; where: their file. Raises InputError where a tensor is missing, or where
+    they are not those of the seed file.
     """
-    lacking = [t.given for t in model.tensors if t.start == "weights" and t.given not in (base or {})]
+    lacking = [
+        t.given for t in model.tensors if t.start == "weights" and t.given not in (base or {})
+    ]
     if lacking:
         what = f"the weights in {where} lack" if base is not None else "give --weights with"
         raise InputError(
-            f"{model.name}: {what} {', '.join(lacking[:5])}; its first weights have the sha256 {model.initial.hex()}"
+            f"{model.name}: {what} {', '.join(lacking[:5])}; its first weights have the sha256 "
+            f"{model.initial.hex()}"
         )
     flat = np.concatenate([_values(tensor, base or {}, where).ravel() for tensor in model.tensors])
     if (found := sha256(flat)) != model.initial.hex():
@@ -122,7 +137,8 @@ def _values(tensor: SeedTensor, base: Mapping[str, RawTensor], where: object) ->
     values = given.values
     if values is None or given.shape != tensor.shape:
         raise InputError(
-            f"{tensor.name}: wanted F32, F16 or BF16 of the shape {list(tensor.shape)}, got {given.dtype} "
-            f"{list(given.shape)} in {where}; give the weights that the training started from"
+            f"{tensor.name}: wanted F32, F16 or BF16 of the shape {list(tensor.shape)}, got "
+            f"{given.dtype} {list(given.shape)} in {where}; give the weights that the training "
+            "started from"
         )
     return values

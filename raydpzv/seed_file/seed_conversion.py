@@ -1,4 +1,6 @@
-"""Seed files from what another program recorded: first weights, and a seed and a scalar for each step."""
+"""Seed files from what another program recorded: first weights, and a seed and a scalar for each
+step.
+"""
 
 from __future__ import annotations
 
@@ -33,12 +35,14 @@ def write_pairs(
     law: str = "torch_normal",
     shared: bool = True,
 ) -> Floats:
-    """Write a seed file of steps x <- x - lr · scalar · direction(seed), and return x after them, float32 [d].
+    """Write a seed file of steps x <- x - lr · scalar · direction(seed), and return x after them,
+    float32 [d].
 
-    weights: trained tensors by name, float32, in the order in which the program draws directions for them. pairs: a
-    seed in 0..2^64-1 and a scalar for each step; lr: one step size, or one for each step. law: torch_normal is MeZO's,
-    see `raydpzv.seed_file.seed_replay.normals_of_torch`; the others are raydpzv's. shared: readers have the weights;
-    else they become a part of the file. Raises InputError.
+    weights: trained tensors by name, float32, in the order in which the program draws directions
+    for them. pairs: a seed in 0..2^64-1 and a scalar for each step; lr: one step size, or one for
+    each step. law: torch_normal is MeZO's, see `raydpzv.seed_file.seed_replay.normals_of_torch`;
+    the others are raydpzv's. shared: readers have the weights; else they become a part of the file.
+    Raises InputError.
     """
     if law not in LAWS:
         raise InputError(f'law: wanted {", ".join(LAWS)}, got "{law}"')
@@ -46,7 +50,9 @@ def write_pairs(
         raise InputError("weights: wanted tensors by name, each float32")
     lrs = [float(lr)] * len(pairs) if isinstance(lr, int | float) else [float(each) for each in lr]
     if not pairs or len(lrs) != len(pairs):
-        raise InputError(f"lr: wanted one step size, or one for each of {len(pairs)} steps; got {len(lrs)}")
+        raise InputError(
+            f"lr: wanted one step size, or one for each of {len(pairs)} steps; got {len(lrs)}"
+        )
     if any(not 0 <= seed < 2**64 for seed, _ in pairs):
         raise InputError("pairs: wanted seeds in 0..2^64-1")
     scalars = np.array([scalar for _, scalar in pairs], np.float32)
@@ -57,8 +63,14 @@ def write_pairs(
     shapes = [(name, values.shape) for name, values in weights.items()]
     phases = tuple(StepPhase(sum(1 for _ in same), 1, 1, size) for size, same in groupby(lrs))
     model = SeededModel(
-        *("shared", first_tensors(shapes, x, None, base), bytes.fromhex(sha256(x)), bytes(32), phases),
-        *(np.array([seed for seed, _ in pairs], np.uint64), scalars, smallest_form(scalars)),
+        "shared",
+        first_tensors(shapes, x, None, base),
+        bytes.fromhex(sha256(x)),
+        bytes(32),
+        phases,
+        np.array([seed for seed, _ in pairs], np.uint64),
+        scalars,
+        smallest_form(scalars),
     )
     file = SeedFile(law, (model,))
     last = rebuilt(file, model, base)

@@ -33,8 +33,16 @@ FORMS: tuple[ScalarForm, ...] = get_args(ScalarForm)
 StartKind = Literal["stored", "constant", "uniform", "weights"]
 _STARTS: tuple[StartKind, ...] = get_args(StartKind)
 _OF_MODEL = {
-    *("name", "tensors", "factors", "initial", "result", "average", "phases"),
-    *("root", "scalars", "size"),
+    "name",
+    "tensors",
+    "factors",
+    "initial",
+    "result",
+    "average",
+    "phases",
+    "root",
+    "scalars",
+    "size",
 }
 _LONGEST = 1 << 26
 """Bytes of a header's text at most."""
@@ -47,11 +55,12 @@ Floats = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, eq=False)
 class SeedTensor:
-    """One trained tensor: its name, its shape, and where its values before the first update come from.
+    """One trained tensor: its name, its shape, and where its values before the first update come
+    from.
 
-    start: stored (`values`), constant (`number`), uniform (of the 128-bit `key`, on ±`number`) or weights: of a file of
-    weights that the reader has, under the name `given`. lr, smoothing: factors of the step size and the smoothing
-    radius.
+    start: stored (`values`), constant (`number`), uniform (of the 128-bit `key`, on ±`number`) or
+    weights: of a file of weights that the reader has, under the name `given`. lr, smoothing:
+    factors of the step size and the smoothing radius.
     """
 
     name: str
@@ -92,9 +101,10 @@ class SeedRoot:
 class SeededModel:
     """One model of a seed file: d parameters in tensors, U updates in phases, N scalars float32.
 
-    initial, result: SHA-256 of the d parameters before the first update and after the last. average: after how many
-    updates, of one step each, iterates go into the mean that is the result; None: the last iterate is. seeds: their
-    root, or uint64, one for each step or each direction (`SeedFile.step_seeds`).
+    initial, result: SHA-256 of the d parameters before the first update and after the last.
+    average: after how many updates, of one step each, iterates go into the mean that is the result;
+    None: the last iterate is. seeds: their root, or uint64, one for each step or each direction
+    (`SeedFile.step_seeds`).
     """
 
     name: str
@@ -117,8 +127,10 @@ class SeededModel:
 class SeedFile:
     """A seed file: the law of its directions, the rule of its steps, and its models.
 
-    step_seeds: seeds are those of steps, of which the directions' follow; else directions' own. options: of `OPTIONS`.
-    frozen: `raydpzv.seed_file.tensor_file.frozen_sha256` of the weights beside which the models were trained, or b"".
+    step_seeds: seeds are those of steps, of which the directions' follow; else directions' own.
+    options: of `OPTIONS`.
+    frozen: `raydpzv.seed_file.tensor_file.frozen_sha256` of the weights beside which the models
+    were trained, or b"".
     """
 
     law: str
@@ -135,12 +147,15 @@ class SeedFile:
 
 
 def as_float16(scalars: Floats) -> Floats:
-    """Return what scalars are at half precision, as float32. Raises InputError for one beyond its range."""
+    """Return what scalars are at half precision, as float32. Raises InputError for one beyond its
+    range.
+    """
     with np.errstate(over="ignore"):
         rounded = scalars.astype("<f2").astype(np.float32)
     if not np.isfinite(rounded).all():
         raise InputError(
-            f"scalars: float16 reaches 65504, but one is {np.abs(scalars).max():g}; write them as float32"
+            f"scalars: float16 reaches 65504, but one is {np.abs(scalars).max():g}; write them as "
+            "float32"
         )
     return rounded
 
@@ -168,7 +183,10 @@ def encode_seed_file(file: SeedFile) -> bytes:
 
 def _about(model: SeededModel) -> dict[str, Any]:
     """Return what the header says of a model."""
-    about: dict[str, Any] = {"name": model.name, "tensors": [_source(tensor) for tensor in model.tensors]}
+    about: dict[str, Any] = {
+        "name": model.name,
+        "tensors": [_source(tensor) for tensor in model.tensors],
+    }
     factors = [[tensor.lr, tensor.smoothing] for tensor in model.tensors]
     about |= {"factors": factors} if any(pair != [1, 1] for pair in factors) else {}
     about |= {"initial": model.initial.hex(), "result": model.result.hex()}
@@ -185,8 +203,12 @@ def _about(model: SeededModel) -> dict[str, Any]:
 def _source(tensor: SeedTensor) -> list[Any]:
     source: list[Any] = [tensor.name, list(tensor.shape), tensor.start]
     source += [tensor.given] if tensor.start == "weights" else []
-    source += [_shortest(np.float32(tensor.number))] if tensor.start in ("constant", "uniform") else []
-    return source + ([f"{int.from_bytes(tensor.key, 'little'):x}"] if tensor.start == "uniform" else [])
+    source += (
+        [_shortest(np.float32(tensor.number))] if tensor.start in ("constant", "uniform") else []
+    )
+    return source + (
+        [f"{int.from_bytes(tensor.key, 'little'):x}"] if tensor.start == "uniform" else []
+    )
 
 
 def _shortest(number: np.float32) -> float:
@@ -209,12 +231,15 @@ def _numbers(model: SeededModel) -> Iterator[bytes]:
         yield np.packbits(model.scalars < 0, bitorder="little").tobytes()
     else:
         raise InputError(
-            f"{model.name}: one bit a scalar wants scalars of one size, and these differ; write them as float32"
+            f"{model.name}: one bit a scalar wants scalars of one size, and these differ; write "
+            "them as float32"
         )
 
 
 def decode_seed_file(data: bytes, path: object = "seed file") -> SeedFile:
-    """Return what the bytes say. Raises DataError for bytes of something else, of another version, or damaged."""
+    """Return what the bytes say. Raises DataError for bytes of something else, of another version,
+    or damaged.
+    """
     if not data.startswith(MAGIC):
         raise DataError(f"{path}: not a seed file, since it does not begin with {MAGIC.decode()}")
     body = data[:-_SUM]
@@ -222,7 +247,8 @@ def decode_seed_file(data: bytes, path: object = "seed file") -> SeedFile:
         raise DataError(f"{path}: is cut or damaged: its SHA-256 does not fit; get the file again")
     if body[len(MAGIC)] != VERSION:
         raise DataError(
-            f"{path}: is a seed file of version {body[len(MAGIC)]}, wanted {VERSION}; use a newer raydpzv"
+            f"{path}: is a seed file of version {body[len(MAGIC)]}, wanted {VERSION}; use a newer "
+            "raydpzv"
         )
     try:
         (length,) = _LENGTH.unpack_from(body, len(MAGIC) + 1)
@@ -261,7 +287,9 @@ def _inflated(header: bytes) -> bytes:
 
 
 def _require_known(about: Mapping[str, Any], path: object) -> None:
-    """Raise DataError for a law or a rule of another version, ValueError for another key of the header."""
+    """Raise DataError for a law or a rule of another version, ValueError for another key of the
+    header.
+    """
     law, rule = str(about["law"]), dict(about["rule"])
     if law not in LAWS:
         raise DataError(
@@ -285,17 +313,23 @@ def _model(about: Mapping[str, Any], step_seeds: bool, numbers: _Numbers) -> See
         replace(_tensor(*each, numbers=numbers), lr=float(lr), smoothing=float(smoothing))
         for each, (lr, smoothing) in zip(about["tensors"], factors, strict=True)
     )
-    if not all(0 < factor < math.inf for tensor in tensors for factor in (tensor.lr, tensor.smoothing)):
+    if not all(
+        0 < factor < math.inf for tensor in tensors for factor in (tensor.lr, tensor.smoothing)
+    ):
         raise ValueError("a factor is not a finite number above 0")
     if not 0 < sum(tensor.size for tensor in tensors) <= MOST_PARAMETERS:
         raise ValueError(f"a model wants 1 to {MOST_PARAMETERS:,} parameters")
     phases = tuple(StepPhase(int(u), int(k), int(p), float(lr)) for u, k, p, lr in about["phases"])
-    if not all(min(p.updates, p.steps, p.perturbations) > 0 and math.isfinite(p.lr) for p in phases):
+    if not all(
+        min(p.updates, p.steps, p.perturbations) > 0 and math.isfinite(p.lr) for p in phases
+    ):
         raise ValueError("a phase without updates, steps, directions or step size")
     steps = sum(phase.updates * phase.steps for phase in phases)
     count = sum(phase.updates * phase.steps * phase.perturbations for phase in phases)
     form = FORMS[FORMS.index(about["scalars"])]
-    numbers.require(count // 8)  # each is at least a bit: a header cannot ask for more than there is
+    numbers.require(
+        count // 8
+    )  # each is at least a bit: a header cannot ask for more than there is
     seeds: SeedRoot | Seeds
     if "root" in about:
         before, after, party = (int(word, 16) for word in about["root"])
@@ -313,21 +347,31 @@ def _model(about: Mapping[str, Any], step_seeds: bool, numbers: _Numbers) -> See
     average = about.get("average")
     if average is not None and (int(average) < 0 or any(phase.steps != 1 for phase in phases)):
         raise ValueError("a mean is of iterates after updates of one step")
-    return SeededModel(str(about["name"]), tensors, initial, result, phases, seeds, scalars, form, average)
+    return SeededModel(
+        str(about["name"]), tensors, initial, result, phases, seeds, scalars, form, average
+    )
 
 
-def _tensor(name: str, shape: Sequence[int], start: str, *more: Any, numbers: _Numbers) -> SeedTensor:
+def _tensor(
+    name: str, shape: Sequence[int], start: str, *more: Any, numbers: _Numbers
+) -> SeedTensor:
     tensor = SeedTensor(str(name), tuple(map(int, shape)), _STARTS[_STARTS.index(start)])
     if start == "stored":
         return replace(tensor, values=numbers.array("<f4", tensor.size))
     if start == "weights":
         return replace(tensor, given=str(more[0]))
     tensor = replace(tensor, number=float(more[0]))
-    return tensor if start == "constant" else replace(tensor, key=int(more[1], 16).to_bytes(16, "little"))
+    return (
+        tensor
+        if start == "constant"
+        else replace(tensor, key=int(more[1], 16).to_bytes(16, "little"))
+    )
 
 
 class _Numbers:
-    """Takes arrays of a file's bytes one after the other. Raises ValueError where there are too few or too many."""
+    """Takes arrays of a file's bytes one after the other. Raises ValueError where there are too few
+    or too many.
+    """
 
     def __init__(self, data: bytes, place: int) -> None:
         self._data, self._place = data, place
@@ -342,7 +386,9 @@ class _Numbers:
     def require(self, size: int) -> None:
         """Require so many bytes."""
         if not 0 <= size <= len(self._data) - self._place:
-            raise ValueError(f"{size} bytes are wanted where {len(self._data) - self._place} are left")
+            raise ValueError(
+                f"{size} bytes are wanted where {len(self._data) - self._place} are left"
+            )
 
     def require_end(self) -> None:
         """Require that there is nothing more."""
@@ -351,7 +397,9 @@ class _Numbers:
 
 
 def seeds_of_root(root: SeedRoot, phases: Sequence[StepPhase], of_steps: bool) -> Seeds:
-    """Return the seeds that follow from a root: one for each step, or for each direction, uint64."""
+    """Return the seeds that follow from a root: one for each step, or for each direction,
+    uint64.
+    """
     widths = widths_of(phases)
     steps = np.arange(len(widths), dtype=np.uint64)
     if of_steps:
@@ -368,6 +416,8 @@ def widths_of(phases: Sequence[StepPhase]) -> npt.NDArray[np.int64]:
 
 
 def places(widths: npt.NDArray[np.int64]) -> Seeds:
-    """Return each direction's number in its step, uint64 [N], given the steps' numbers of directions."""
+    """Return each direction's number in its step, uint64 [N], given the steps' numbers of
+    directions.
+    """
     first = np.cumsum(widths) - widths
     return (np.arange(int(widths.sum())) - np.repeat(first, widths)).astype(np.uint64)

@@ -1,4 +1,6 @@
-"""Write the models of a finished run to a seed file: what its ledger released, and nothing else of the run."""
+"""Write the models of a finished run to a seed file: what its ledger released, and nothing else of
+the run.
+"""
 
 from __future__ import annotations
 
@@ -51,10 +53,11 @@ _NOTHING = bytes(32)
 
 @dataclass(frozen=True)
 class SeedFileFacts:
-    """What was written: bytes in all, of them first weights; scalars, their forms; whether each bit is kept.
+    """What was written: bytes in all, of them first weights; scalars, their forms; whether each bit
+    is kept.
 
-    weights: bytes of the trained weights that it rebuilds. verdict: on the run's privacy. models: digests of their
-    results by name.
+    weights: bytes of the trained weights that it rebuilds. verdict: on the run's privacy. models:
+    digests of their results by name.
     """
 
     size: int
@@ -69,7 +72,9 @@ class SeedFileFacts:
 
 @dataclass(frozen=True)
 class _Planned:
-    """A model of a run: its name in the ledger's header, its party there (None: all updates are its own)."""
+    """A model of a run: its name in the ledger's header, its party there (None: all updates are its
+    own).
+    """
 
     name: str
     party: int | None
@@ -86,23 +91,26 @@ def publish_seed_file(
     form: ScalarForm | None = None,
     weights: str | Path | None = None,
 ) -> SeedFileFacts:
-    """Write the seed file of a finished run to `out`, after a rebuild from its bytes; return what it has.
+    """Write the seed file of a finished run to `out`, after a rebuild from its bytes; return what
+    it has.
 
-    client: of a vertical run, its model alone. form: of the scalars; None: the smallest that keeps every bit. weights:
-    what readers have, a file or "module:attribute"; None: the scenario's file. Raises InputError if nothing may leave
-    or the run has no seeds, DataError if its folder is damaged, ReplayMismatch if the rebuilt models are not those on
-    record.
+    client: of a vertical run, its model alone. form: of the scalars; None: the smallest that keeps
+    every bit. weights: what readers have, a file or "module:attribute"; None: the scenario's file.
+    Raises InputError if nothing may leave or the run has no seeds, DataError if its folder is
+    damaged, ReplayMismatch if the rebuilt models are not those on record.
     """
     folder = RunFolder.open(path)
     verdict = _require_leaving(folder)
     if out.is_dir() or (out.exists() and not out.read_bytes().startswith(MAGIC)):
-        raise InputError(f"{out}: holds something else than a seed file; choose another --out, or delete it")
+        raise InputError(
+            f"{out}: holds something else than a seed file; choose another --out, or delete it"
+        )
     file, base = _file_of(folder, client, weights)
     whole, on_record = _with_results(file, base), models_on_record(folder)
     if any(model.result.hex() != sha256(on_record[model.name]) for model in whole.models):
         raise ReplayMismatch(
-            f"{path}: the models rebuilt from its ledger are not those on record; another machine or other library "
-            "versions (compare environment.json)"
+            f"{path}: the models rebuilt from its ledger are not those on record; another machine "
+            "or other library versions (compare environment.json)"
         )
     given = [_in_form(model, form or smallest_form(model.scalars)) for model in whole.models]
     file = _with_results(replace(whole, models=tuple(given)), base)
@@ -115,7 +123,13 @@ def publish_seed_file(
     trained = sum(on_record[model.name].nbytes for model in models)
     scalars = sum(len(model.scalars) for model in models)
     return SeedFileFacts(
-        *(len(data), stored, trained, scalars, sorted({model.form for model in models}), exact, verdict),
+        len(data),
+        stored,
+        trained,
+        scalars,
+        sorted({model.form for model in models}),
+        exact,
+        verdict,
         {model.name: model.result.hex() for model in models},
     )
 
@@ -124,14 +138,18 @@ def _with_results(file: SeedFile, base: Mapping[str, RawTensor] | None) -> SeedF
     """Return what a reader of the file's bytes gets, with the digests of what it rebuilds."""
     read = decode_seed_file(encode_seed_file(file))
     found = [sha256(rebuilt(read, model, base)) for model in read.models]
-    models = [replace(m, result=bytes.fromhex(digest)) for m, digest in zip(read.models, found, strict=True)]
+    models = [
+        replace(m, result=bytes.fromhex(digest))
+        for m, digest in zip(read.models, found, strict=True)
+    ]
     return replace(read, models=tuple(models))
 
 
 def _require_leaving(folder: RunFolder) -> str:
     """Return the verdict on a run that may leave. Raises InputError for one that may not.
 
-    A run that asked for no privacy has no ε to break: its owner decides. All others leave as `publish` lets them.
+    A run that asked for no privacy has no ε to break: its owner decides. All others leave as
+    `publish` lets them.
     """
     if folder.published:
         return str(folder.summary()["privacy_verdict"])
@@ -144,11 +162,14 @@ def _require_leaving(folder: RunFolder) -> str:
 def _file_of(
     folder: RunFolder, client: int | None, weights: str | Path | None
 ) -> tuple[SeedFile, dict[str, RawTensor] | None]:
-    """Return a run's seed file, scalars float32 and no digests of results yet, and the weights that readers have."""
+    """Return a run's seed file, scalars float32 and no digests of results yet, and the weights that
+    readers have.
+    """
     spec = folder.spec()
     if spec.descriptor.rule is None or not folder.ledger.exists():
         raise InputError(
-            f"{folder.path}: {spec.method.name} keeps no ledger of seeds and scalars; its models are in models.npz"
+            f"{folder.path}: {spec.method.name} keeps no ledger of seeds and scalars; its models "
+            "are in models.npz"
         )
     plan, planned = _planned(folder, client)
     weights = weights or next(filter(None, (_readable(one.weights) for one in planned)), None)
@@ -158,8 +179,8 @@ def _file_of(
         header = ledger.header
         if header.shifted:
             raise InputError(
-                f"{folder.path}: its clients shift seeds by a secret (method.private_seed_shift), which a seed file "
-                "would give away; nothing was written"
+                f"{folder.path}: its clients shift seeds by a secret (method.private_seed_shift), "
+                "which a seed file would give away; nothing was written"
             )
         for one in planned:
             tensors = _tensors(one, plan.updates.rule, base or {})
@@ -167,22 +188,34 @@ def _file_of(
             if header.pool:
                 mine = _summed(mine, pool_seeds(Key(spec.seed), header.pool))
             begin = plan.tail() if one.party is not None else None
-            average = None if begin is None else int((mine.round[bounds(mine.round)[:-1]] <= begin).sum())
+            average = (
+                None if begin is None else int((mine.round[bounds(mine.round)[:-1]] <= begin).sum())
+            )
             models.append(_model(one, tensors, mine, Key(spec.seed), header.step_seeds, average))
     frozen = frozen_sha256(base, trained_names(models)) if base else b""
     return _file(header, models, frozen), base
 
 
 def _summed(updates: Slice, pool: np.ndarray) -> Slice:
-    """Return updates along a pool's seeds as one update with the sum of each, which makes the same bits."""
+    """Return updates along a pool's seeds as one update with the sum of each, which makes the same
+    bits.
+    """
     sums = SeedSums(pool)
     sums.add(updates)
     step, lrs = sums.step, np.full(np.count_nonzero(sums.values), sums.step.lr)
     zeros = np.zeros(len(lrs), np.int64)
     numbers = np.arange(len(lrs), dtype=np.int32)
     return Slice(
-        *(0, 1, zeros + 1, numbers * 0 + SHARED, zeros, zeros, numbers),
-        *(np.asarray(step.seeds), np.asarray(step.scalars), lrs),
+        0,
+        1,
+        zeros + 1,
+        numbers * 0 + SHARED,
+        zeros,
+        zeros,
+        numbers,
+        np.asarray(step.seeds),
+        np.asarray(step.scalars),
+        lrs,
     )
 
 
@@ -205,7 +238,10 @@ def _planned(folder: RunFolder, client: int | None) -> tuple[Any, list[_Planned]
         raise InputError(f"--client: wanted 0..{len(clients) - 1}, got {client}")
     return plan, [
         _Planned(
-            *(f"client {m}", m, plan.first_model(m), Key(spec.seed) / "client" / m),
+            f"client {m}",
+            m,
+            plan.first_model(m),
+            Key(spec.seed) / "client" / m,
             spec.model.weights_of(m, spec.party_names),
         )
         for m in (clients if client is None else [client])
@@ -236,7 +272,8 @@ def _model(
     phases = tuple(_phases(mine))
     if not np.array_equal(places(widths_of(phases)), mine.perturbation):
         raise InputError(
-            "the ledger's directions are not numbered from 0 in each step, which a seed file cannot hold"
+            "the ledger's directions are not numbered from 0 in each step, which a seed file "
+            "cannot hold"
         )
     seeds = mine.seed[mine.perturbation == 0] if step_seeds else np.array(mine.seed)
     party = SERVER_PARTY if one.party is None else one.party
@@ -250,14 +287,19 @@ def _model(
 
 
 def _phases(mine: Slice) -> Iterator[StepPhase]:
-    """Yield runs of updates that are alike. Raises InputError for steps of different numbers of directions."""
+    """Yield runs of updates that are alike. Raises InputError for steps of different numbers of
+    directions.
+    """
     alike = []
     for update in mine.each():
         steps = int((update.perturbation == 0).sum())
         width, rest = divmod(len(update), max(steps, 1))
-        if rest or not np.array_equal(np.diff(update.step) != 0, np.arange(1, len(update)) % width == 0):
+        if rest or not np.array_equal(
+            np.diff(update.step) != 0, np.arange(1, len(update)) % width == 0
+        ):
             raise InputError(
-                f"update {update.last}: its steps have different numbers of directions, which a seed file cannot hold"
+                f"update {update.last}: its steps have different numbers of directions, which a "
+                "seed file cannot hold"
             )
         alike.append((steps, width, float(update.lr[0])))
     for (steps, width, lr), group in groupby(alike):
@@ -269,6 +311,7 @@ def _in_form(model: SeededModel, form: ScalarForm) -> SeededModel:
         return replace(model, form=form, scalars=as_float16(model.scalars))
     if form == "sign" and smallest_form(model.scalars) != "sign":
         raise InputError(
-            f"{model.name}: one bit a scalar wants scalars of one size, and these differ; write them as float32"
+            f"{model.name}: one bit a scalar wants scalars of one size, and these differ; write "
+            "them as float32"
         )
     return replace(model, form=form)

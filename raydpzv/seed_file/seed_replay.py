@@ -43,9 +43,14 @@ def read_seed_file(path: Path) -> SeedFile:
 
 
 def rebuilt(
-    file: SeedFile, model: SeededModel, base: Mapping[str, RawTensor] | None = None, where: object = "weights"
+    file: SeedFile,
+    model: SeededModel,
+    base: Mapping[str, RawTensor] | None = None,
+    where: object = "weights",
 ) -> Floats:
-    """Return a model's parameters after its last update, float32 [d]; base, where: as of `initial_vector`."""
+    """Return a model's parameters after its last update, float32 [d]; base, where: as of
+    `initial_vector`.
+    """
     x = initial_vector(model, base, where)
     if file.law == "torch_normal":
         return _by_torch(file, model, x)
@@ -58,8 +63,15 @@ def rebuilt(
 
 def _by_torch(file: SeedFile, model: SeededModel, x: Floats) -> Floats:
     """Return x after MeZO's steps: x <- x - lr · (scalar · z), each product rounded to float32."""
-    if file.step_seeds or file.options or file.optimizer != "sgd" or not isinstance(model.seeds, np.ndarray):
-        raise InputError("torch_normal: wanted plain steps with a stored seed each; ask the file's writer")
+    if (
+        file.step_seeds
+        or file.options
+        or file.optimizer != "sgd"
+        or not isinstance(model.seeds, np.ndarray)
+    ):
+        raise InputError(
+            "torch_normal: wanted plain steps with a stored seed each; ask the file's writer"
+        )
     if any(phase.perturbations != 1 for phase in model.phases):
         raise InputError("torch_normal: wanted one direction a step; ask the file's writer")
     shapes = [tensor.shape for tensor in model.tensors]
@@ -73,10 +85,12 @@ def _by_torch(file: SeedFile, model: SeededModel, x: Floats) -> Floats:
 
 
 def normals_of_torch(seed: int, shapes: Sequence[tuple[int, ...]]) -> Floats:
-    """Return the normals that torch draws on the CPU for each tensor in turn after manual_seed, float32 [d].
+    """Return the normals that torch draws on the CPU for each tensor in turn after manual_seed,
+    float32 [d].
 
-    MeZO (Malladi et al. 2023), zo_perturb_parameters. The stream is torch's own: a version of torch, or a GPU, may give
-    other numbers. Then the rebuilt model is not the one that the seed file names.
+    MeZO (Malladi et al. 2023), zo_perturb_parameters. The stream is torch's own: a version of
+    torch, or a GPU, may give other numbers. Then the rebuilt model is not the one that the seed
+    file names.
     """
     generator = torch.Generator().manual_seed(seed)
     drawn = [torch.normal(0.0, 1.0, size=shape, generator=generator) for shape in shapes]
@@ -87,7 +101,9 @@ def rule_of(file: SeedFile, model: SeededModel) -> Rule:
     """Return the rule by which a file's pairs move one of its models."""
     numbers, tensors = dict(file.options), model.tensors
     groups = [
-        (glob.escape(t.name), Group(t.lr, t.smoothing)) for t in tensors if (t.lr, t.smoothing) != (1, 1)
+        (glob.escape(t.name), Group(t.lr, t.smoothing))
+        for t in tensors
+        if (t.lr, t.smoothing) != (1, 1)
     ]
     rule = Rule(
         cast(Any, file.law),
@@ -127,19 +143,26 @@ def _repeated(phases: Sequence[StepPhase], values: Sequence[Any], dtype: Any) ->
 def replay_seed_file(
     path: Path, weights: str | Path | None = None, names: Sequence[str] | None = None
 ) -> dict[str, tuple[SeededModel, Floats]]:
-    """Return the models of a seed file by name, rebuilt and compared with its digests. names: of these alone.
+    """Return the models of a seed file by name, rebuilt and compared with its digests. names: of
+    these alone.
 
-    Raises DataError, InputError for other weights or names, ReplayMismatch if a rebuilt model has other bits.
+    Raises DataError, InputError for other weights or names, ReplayMismatch if a rebuilt model has
+    other bits.
     """
     file = read_seed_file(path)
     base = None if weights is None else read_tensors(weights)
     known = {model.name: model for model in file.models}
     if unknown := [name for name in names or () if name not in known]:
         raise InputError(f"{path}: holds no model of {unknown[0]}; it has {', '.join(known)}")
-    if base and file.frozen and (digest := frozen_sha256(base, trained_names(file.models))) != file.frozen:
+    if (
+        base
+        and file.frozen
+        and (digest := frozen_sha256(base, trained_names(file.models))) != file.frozen
+    ):
         raise InputError(
-            f"{weights}: other weights beside the trained ones: sha256 {digest.hex() or 'of none'}, the seed "
-            f"file wants {file.frozen.hex()}; give the weights that the training started from"
+            f"{weights}: other weights beside the trained ones: sha256 "
+            f"{digest.hex() or 'of none'}, the seed file wants {file.frozen.hex()}; give the "
+            "weights that the training started from"
         )
     chosen = [known[name] for name in names or known]
     _require_memory(path, sum(model.size for model in chosen))
@@ -162,20 +185,24 @@ def _require_memory(path: Path, parameters: int) -> None:
     there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if 8 * parameters > there:
         raise InputError(
-            f"{path}: has {parameters:,} parameters, which want {8 * parameters / 2**30:,.0f} GiB, and this machine "
-            f"has {there / 2**30:,.0f}; use a larger machine, or ask for one model with --client"
+            f"{path}: has {parameters:,} parameters, which want {8 * parameters / 2**30:,.0f} GiB, "
+            f"and this machine has {there / 2**30:,.0f}; use a larger machine, or ask for one "
+            "model with --client"
         )
 
 
 def trained_names(models: Iterable[SeededModel]) -> set[str]:
     """Return the names of trained tensors, their own and those in a file of first weights."""
-    return {name for model in models for tensor in model.tensors for name in (tensor.name, tensor.given)}
+    return {
+        name for model in models for tensor in model.tensors for name in (tensor.name, tensor.given)
+    }
 
 
 def write_rebuilt(
     out: Path, models: Mapping[str, tuple[SeededModel, Floats]], weights: str | Path | None = None
 ) -> list[str]:
-    """Write rebuilt models as named tensors, with the other tensors of `weights`; return the tensors' names.
+    """Write rebuilt models as named tensors, with the other tensors of `weights`; return the
+    tensors' names.
 
     Of several models each name begins with its model's, as in "client_0.1.weight".
     """

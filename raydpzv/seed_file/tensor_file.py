@@ -1,4 +1,6 @@
-"""Files of named tensors (safetensors), read and written without torch; checkpoints of torch are read by torch."""
+"""Files of named tensors (safetensors), read and written without torch; checkpoints of torch are
+read by torch.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,9 @@ class RawTensor(NamedTuple):
 
 
 def read_tensors(word: str | Path) -> dict[str, RawTensor]:
-    """Return tensors by name, of a file or of what "module:attribute" names. Raises DataError, SpecError."""
+    """Return tensors by name, of a file or of what "module:attribute" names. Raises DataError,
+    SpecError.
+    """
     path = Path(word)
     if is_foreign(str(word)) or path.suffix != ".safetensors":
         return _of_torch(str(word))
@@ -70,7 +74,9 @@ def read_tensors(word: str | Path) -> dict[str, RawTensor]:
         raise DataError(f"{path}: cannot be read ({error.strerror or error})") from None
     except (ValueError, KeyError, TypeError, AttributeError, struct.error, RecursionError) as error:
         reason = " ".join(str(error).split())[:100]
-        raise DataError(f"{path}: is no whole safetensors file ({reason}); restore it from a copy") from None
+        raise DataError(
+            f"{path}: is no whole safetensors file ({reason}); restore it from a copy"
+        ) from None
     return found
 
 
@@ -89,18 +95,24 @@ def _of_torch(word: str) -> dict[str, RawTensor]:
 
 
 def frozen_sha256(tensors: Mapping[str, RawTensor], trained: Collection[str]) -> bytes:
-    """Return the digest of the tensors of floats that are not trained, as float32 by name; b"" if there are none."""
+    """Return the digest of the tensors of floats that are not trained, as float32 by name; b"" if
+    there are none.
+    """
     digest, found = hashlib.sha256(), False
     for name in sorted(tensors.keys() - set(trained)):
         values = tensors[name].values
         if values is not None:
-            digest.update(f"{name} {list(values.shape)}\n".encode() + values.astype("<f4").tobytes())
+            digest.update(
+                f"{name} {list(values.shape)}\n".encode() + values.astype("<f4").tobytes()
+            )
             found = True
     return digest.digest() if found else b""
 
 
 def write_tensors(path: Path, tensors: Mapping[str, RawTensor]) -> None:
-    """Write a safetensors file; equal tensors give equal bytes. Raises InputError if it cannot be written."""
+    """Write a safetensors file; equal tensors give equal bytes. Raises InputError if it cannot be
+    written.
+    """
     header: dict[str, Any] = {}
     place = 0
     for name, tensor in tensors.items():

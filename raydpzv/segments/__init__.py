@@ -1,1 +1,3 @@
-"""How broken-off runs resume: where segments under the wall clock start, and how many started from one place."""
+"""How broken-off runs resume: where segments under the wall clock start, and how many started from
+one place.
+"""

@@ -1,7 +1,9 @@
-"""The segments of runs under the wall clock: real time cannot be repeated, so a resumed run starts a new segment.
+"""The segments of runs under the wall clock: real time cannot be repeated, so a resumed run starts
+a new segment.
 
-The run keeps what was acknowledged: the state at the last checkpoint, and every update that the ledger has beyond it.
-Messages under way are lost. The run's clock stops between two segments: the next one starts where the last one ended.
+The run keeps what was acknowledged: the state at the last checkpoint, and every update that the
+ledger has beyond it. Messages under way are lost. The run's clock stops between two segments: the
+next one starts where the last one ended.
 """
 
 from __future__ import annotations
@@ -27,12 +29,19 @@ from raydpzv.wire.seeds import SeededScalars
 
 
 class RunSegment:
-    """Where a segment starts, and what its checkpoints have in common; checkpoint: None for a run from its start."""
+    """Where a segment starts, and what its checkpoints have in common; checkpoint: None for a run
+    from its start.
+    """
 
-    def __init__(self, server_loop: ServerLoop, observer: Observer, checkpoint: Checkpoint | None) -> None:
+    def __init__(
+        self, server_loop: ServerLoop, observer: Observer, checkpoint: Checkpoint | None
+    ) -> None:
         self._loop, self._observer, self._checkpoint = server_loop, observer, checkpoint
         self._run: Mapping[str, Any] = checkpoint.state["run"] if checkpoint else {}
-        self._time, self._number = float(self._run.get("time", 0.0)), int(self._run.get("leg", 0)) + 1
+        self._time, self._number = (
+            float(self._run.get("time", 0.0)),
+            int(self._run.get("leg", 0)) + 1,
+        )
         self._served: Mapping[int, int] = {}
         self._origin, self._recovered = math.nan, 0
 
@@ -40,7 +49,9 @@ class RunSegment:
     def start(self) -> SegmentStart:
         """Where the segment starts, once roles are there."""
         evaluated = self._checkpoint.round if self._checkpoint else 0
-        lost = self._checkpoint is None and self._recovered > 0  # a segment of which the ledger alone is left
+        lost = (
+            self._checkpoint is None and self._recovered > 0
+        )  # a segment of which the ledger alone is left
         return SegmentStart(self._number + lost, self._time, evaluated, self._served)
 
     def record_start(self, origin: float) -> None:
@@ -54,7 +65,9 @@ class RunSegment:
         self._observer.emit("leg", leg=number, **at, gap=gap, recovered=self._recovered)
 
     def _restore_loop(self, *, lost: bool) -> None:
-        """Restore the server's loop from the checkpoint; lost: messages under way, whose end nobody knows."""
+        """Restore the server's loop from the checkpoint; lost: messages under way, whose end nobody
+        knows.
+        """
         self._loop.restore(self._run["status"], self._run["services"], lost=lost)
         self._loop.close()  # nobody knows when the answers under way were applied
 
@@ -78,7 +91,9 @@ class LedgerAhead(Protocol):
         ...
 
     def awaited(self) -> Iterator[int]:
-        """Yield whose upload is to be served next, until the server has come to the ledger's end."""
+        """Yield whose upload is to be served next, until the server has come to the ledger's
+        end.
+        """
         ...
 
     def past(self, client: int, before: Order | None = None) -> tuple[Slice, int]:
@@ -87,15 +102,18 @@ class LedgerAhead(Protocol):
 
 
 class WallSegment(RunSegment):
-    """One segment of a vertical run: `bring` its roles to where it starts, `record_start`, `take` its checkpoints.
+    """One segment of a vertical run: `bring` its roles to where it starts, `record_start`, `take`
+    its checkpoints.
 
-    Of methods with a ledger the uploads of every update beyond the checkpoint are made and served once more, in the
-    ledger's order and with the releases on record, so that the server has the bits that it had. Messages under way are
-    lost, as with a client that is: its upload is made anew, of the same rows, model and directions, and an answer on
-    record counts as delivered when the segment starts. Others start where the checkpoint is, with the answers under way
-    then.
+    Of methods with a ledger the uploads of every update beyond the checkpoint are made and served
+    once more, in the ledger's order and with the releases on record, so that the server has the
+    bits that it had. Messages under way are
+    lost, as with a client that is: its upload is made anew, of the same rows, model and directions,
+    and an answer on record counts as delivered when the segment starts. Others start where the
+    checkpoint is, with the answers under way then.
 
-    server_loop: around a fresh server; ledger: that server, if it keeps one; checkpoint: None for a run from its start.
+    server_loop: around a fresh server; ledger: that server, if it keeps one; checkpoint: None for a
+    run from its start.
     """
 
     def __init__(
@@ -118,7 +136,9 @@ class WallSegment(RunSegment):
         return self._ledger_server is None
 
     def bring(self, host: Executor) -> None:
-        """Restore fresh roles to the start of the segment; host: where the clients' work is done until then."""
+        """Restore fresh roles to the start of the segment; host: where the clients' work is done
+        until then.
+        """
         first: Sequence[Order] = ()
         if self._checkpoint:
             self._server.restore(self._checkpoint.state["server"])
@@ -155,11 +175,15 @@ class WallSegment(RunSegment):
         )
 
     def _serve_again(self, server: LedgerAhead, host: Executor, first: Sequence[Order]) -> None:
-        """Serve what the ledger has beyond the checkpoint, in its order; what is released then is on record."""
+        """Serve what the ledger has beyond the checkpoint, in its order; what is released then is
+        on record.
+        """
         if self._checkpoint:
             tell(host, [ledger_history(server.past, client) for client in range(self._clients)])
         known, now = self._loop.updates, self._time
-        for order, _ in self._run.get("orders", ()):  # which were to be sent, and count as delivered
+        for order, _ in self._run.get(
+            "orders", ()
+        ):  # which were to be sent, and count as delivered
             if order.body.wire_bytes:
                 self._loop.sent(order, now, now, order.body.wire_bytes)
         begins = [Order(m, Start(), known) for m in range(self._clients)]
@@ -184,10 +208,11 @@ class WallSegment(RunSegment):
 
 
 def _pending(client: int, saved: SavedClient, under_way: UnderWay) -> Iterator[tuple[Order, bool]]:
-    """Yield the orders that a client starts the next segment with, and whether they are sent a second time.
+    """Yield the orders that a client starts the next segment with, and whether they are sent a
+    second time.
 
-    One that has applied its last answer gets an order to continue; but what names its first work is sent again. One
-    whose upload waits at the server for others gets its order when these have come.
+    One that has applied its last answer gets an order to continue; but what names its first work is
+    sent again. One whose upload waits at the server for others gets its order when these have come.
     """
     yield from _ready(under_way.trays[client])
     if handed := under_way.handed.get(client):
@@ -207,22 +232,28 @@ def _lean(order: Order) -> Order:
 
 
 def _as_served(state: Body, served: int) -> ClientState:
-    """Return a client's state without the upload that it has made and that was not served: it makes it again."""
+    """Return a client's state without the upload that it has made and that was not served: it makes
+    it again.
+    """
     assert isinstance(state, ClientState)
     counts = np.concatenate([[served], state.counts[1:]]).astype(np.int64)
     return ClientState(counts, state.vectors)
 
 
 class PullSegment(RunSegment):
-    """One segment of a run whose clients pull; the server is at the checkpoint, `bring` it to the ledger's end.
+    """One segment of a run whose clients pull; the server is at the checkpoint, `bring` it to the
+    ledger's end.
 
-    Clients are functions of the ledger, so a checkpoint is of the server and its accounts alone, and updates beyond it
-    are entered into rows and accounts as the ledger has them: no client makes them again. An upload under way is lost;
-    where it released something it counts all the same, since an observer has it: one for each client.
+    Clients are functions of the ledger, so a checkpoint is of the server and its accounts alone,
+    and updates beyond it are entered into rows and accounts as the ledger has them: no client makes
+    them again. An upload under way is lost; where it released something it counts all the same,
+    since an observer has it: one for each client.
     """
 
     def bring(self, ledger: Ledger, *, accounted: bool) -> None:
-        """Restore rows and accounts to the start of the segment, the ledger's end; accounted: updates are releases."""
+        """Restore rows and accounts to the start of the segment, the ledger's end; accounted:
+        updates are releases.
+        """
         if self._checkpoint:
             self._restore_loop(lost=not self._run["stopped"])
         else:
@@ -242,13 +273,21 @@ class PullSegment(RunSegment):
             self._recovered += 1
 
     def take(self, time: float, *, stopped: bool) -> Checkpoint:
-        """Return where the next segment can start; nothing is served meanwhile. stopped: nothing can be under way."""
+        """Return where the next segment can start; nothing is served meanwhile. stopped: nothing
+        can be under way.
+        """
         server = cast(ResumableServer, self._loop.server)
         state = self._moment(time) | {"stopped": stopped}
         return Checkpoint(server.updates, {"run": state}, server.state())
 
     def _enter(self, update: Slice) -> None:
-        client, seeds_K, now = int(update.party[0]), update.seed[update.perturbation == 0], self._time
+        client, seeds_K, now = (
+            int(update.party[0]),
+            update.seed[update.perturbation == 0],
+            self._time,
+        )
         body = SeededScalars(seeds_K, update.scalar.reshape(len(seeds_K), -1))
         upload = Upload(client, int(update.read[0]), body)
-        self._loop.serve(upload, Activation(now, now, False, now), now, lambda: now, body.wire_bytes)
+        self._loop.serve(
+            upload, Activation(now, now, False, now), now, lambda: now, body.wire_bytes
+        )

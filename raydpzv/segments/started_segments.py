@@ -1,7 +1,9 @@
-"""How many segments of a run started from one checkpoint: what the lost ones released is on no record.
+"""How many segments of a run started from one checkpoint: what the lost ones released is on no
+record.
 
-A run of users is charged for what may have been under way when a kill came. A checkpoint knows of one kill alone, that
-of the segment which wrote it. Segments that wrote none are counted here, each before it releases anything.
+A run of users is charged for what may have been under way when a kill came. A checkpoint knows of
+one kill alone, that of the segment which wrote it. Segments that wrote none are counted here, each
+before it releases anything.
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ _FILE = "begun_legs.json"
 
 
 def segments_started(folder: RunFolder) -> int:
-    """Return how many segments started from a folder's last checkpoint (or the run's start) and wrote no other."""
+    """Return how many segments started from a folder's last checkpoint (or the run's start) and
+    wrote no other.
+    """
     path = folder.path / _FILE
     if not path.is_file():
         return 0
@@ -32,14 +36,16 @@ def segments_started(folder: RunFolder) -> int:
             raise ValueError(f"{min(known.values())} legs")
     except (ValueError, TypeError, KeyError) as error:
         raise DataError(
-            f"{path}: is damaged ({error}): it says what may have been released and is on no other record; restore it "
-            "from a copy"
+            f"{path}: is damaged ({error}): it says what may have been released and is on no other "
+            "record; restore it from a copy"
         ) from None
     return known.get(folder.checkpoint_sha256(), 0)
 
 
 def has_restarted(folder: RunFolder) -> bool:
-    """Return whether any segment of a folder's run was restarted, which may have released something twice."""
+    """Return whether any segment of a folder's run was restarted, which may have released something
+    twice.
+    """
     return (folder.path / _FILE).is_file()
 
 
@@ -50,10 +56,11 @@ def note_segment(folder: RunFolder) -> None:
 
 
 def note_fall_back(folder: RunWriter, each: int) -> None:
-    """Record, for good, the lost segments that the account of the checkpoint before the last one does not have.
+    """Record, for good, the lost segments that the account of the checkpoint before the last one
+    does not have.
 
-    Call it before the folder falls back. each: releases that a segment may have lost. A segment that wrote both
-    checkpoints may count twice; no segment is left out.
+    Call it before the folder falls back. each: releases that a segment may have lost. A segment
+    that wrote both checkpoints may count twice; no segment is left out.
     """
     last, older = folder.checkpoint(), folder.older_checkpoint()
     if last is None:

@@ -1,7 +1,9 @@
-"""The kinds of numbers a setting can be, as annotations that need no validation library to be imported.
+"""The kinds of numbers a setting can be, as annotations that need no validation library to be
+imported.
 
-Methods' configurations are plain dataclasses annotated with these; pydantic reads the bounds where a scenario is
-validated (`raydpzv.config.toml`), and anyone who builds a configuration by hand needs no pydantic at all.
+Methods' configurations are plain dataclasses annotated with these; pydantic reads the bounds where
+a scenario is validated (`raydpzv.config.toml`), and anyone who builds a configuration by hand needs
+no pydantic at all.
 """
 
 from __future__ import annotations
@@ -10,7 +12,9 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 LEAST, MOST = 1e-9, 1e12
-"""Bounds of every positive number: wide enough for any use, narrow enough that squares neither vanish nor overflow."""
+"""Bounds of every positive number: wide enough for any use, narrow enough that squares neither
+vanish nor overflow.
+"""
 
 
 @dataclass(frozen=True)

@@ -44,17 +44,21 @@ class Named:
 
 
 class Section(BaseModel):
-    """A table of a scenario: unknown keys are refused, values are not converted, nothing changes later.
+    """A table of a scenario: unknown keys are refused, values are not converted, nothing changes
+    later.
 
-    What checks values is made when the first ones come: an actor gets a scenario that has been checked. Docstrings
-    under fields are read for a list of settings alone (`raydpzv.docstrings`): pydantic would read all sources.
+    What checks values is made when the first ones come: an actor gets a scenario that has been
+    checked. Docstrings under fields are read for a list of settings alone (`raydpzv.docstrings`):
+    pydantic would read all sources.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, defer_build=True)
 
 
 def section_of(annotation: Any) -> type[BaseModel] | None:
-    """Return the table that a field holds, also one that may be left out; None for a field that is a value."""
+    """Return the table that a field holds, also one that may be left out; None for a field that is
+    a value.
+    """
     kinds = (annotation, *typing.get_args(annotation))
     return next((k for k in kinds if isinstance(k, type) and issubclass(k, BaseModel)), None)
 
@@ -81,11 +85,17 @@ def _not_negative(value: Any) -> Any:
 
 
 def _share(value: Any) -> Any:
-    return value if value == "auto" else _checked(value, '0 or above, or "auto"', lambda v: 0 <= v <= MOST)
+    return (
+        value
+        if value == "auto"
+        else _checked(value, '0 or above, or "auto"', lambda v: 0 <= v <= MOST)
+    )
 
 
 def _column_positive(value: Any) -> Any:
-    return _checked(value, f"above 0 ({LEAST:g} to {MOST:g})", lambda v: LEAST <= v <= MOST, "column")
+    return _checked(
+        value, f"above 0 ({LEAST:g} to {MOST:g})", lambda v: LEAST <= v <= MOST, "column"
+    )
 
 
 def _column(value: Any) -> Any:
@@ -93,7 +103,9 @@ def _column(value: Any) -> Any:
 
 
 def _checked(value: Any, wanted: str, holds: Any, per: str = "client") -> Any:
-    """Accept a number, or a list with one number per client, or whatever it is per; of columns also a table by name."""
+    """Accept a number, or a list with one number per client, or whatever it is per; of columns also
+    a table by name.
+    """
     if per == "column" and isinstance(value, Mapping):
         if not value or not all(_is_number(v) and holds(v) for v in value.values()):
             raise ValueError(f"wanted one number {wanted} for each column that the table names")
@@ -117,7 +129,9 @@ WidthOrWidths = Annotated[int | tuple[int, ...], BeforeValidator(_widths)]
 PerClientPositive = Annotated[float | tuple[float, ...], BeforeValidator(_positive)]
 PerClientNotNegative = Annotated[float | tuple[float, ...], BeforeValidator(_not_negative)]
 PerColumn = Annotated[float | tuple[float, ...] | dict[str, float], BeforeValidator(_column)]
-PerColumnPositive = Annotated[float | tuple[float, ...] | dict[str, float], BeforeValidator(_column_positive)]
+PerColumnPositive = Annotated[
+    float | tuple[float, ...] | dict[str, float], BeforeValidator(_column_positive)
+]
 PerClientShare = Annotated[float | str | tuple[float, ...], BeforeValidator(_share)]
 
 
@@ -137,7 +151,8 @@ def with_folder(
 ) -> dict[str, Any]:
     """Return the arguments of a user's own model, `model.folder` among them.
 
-    files: digests that files have on the machine which sent the scenario. Raises DataError for others in the folder.
+    files: digests that files have on the machine which sent the scenario. Raises DataError for
+    others in the folder.
     """
     for path, digest in files.items():
         if folder is not None and Path(path).parent == Path(folder):
@@ -160,7 +175,9 @@ def _words(value: Any) -> Any:
 
 
 Trusted = Annotated[
-    tuple[Literal["model", "loss", "method", "weights"], ...], Field(strict=False), BeforeValidator(_words)
+    tuple[Literal["model", "loss", "method", "weights"], ...],
+    Field(strict=False),
+    BeforeValidator(_words),
 ]
 """What a user states of own code; one word or several."""
 
@@ -169,7 +186,9 @@ def _party_weights(value: Any) -> Any:
     """Accept a table by party, or a list with one entry for each client."""
     if isinstance(value, list | tuple):
         value = {str(client): each for client, each in enumerate(value) if each is not None}
-    if not isinstance(value, Mapping) or not all(isinstance(each, str) for each in (*value, *value.values())):
+    if not isinstance(value, Mapping) or not all(
+        isinstance(each, str) for each in (*value, *value.values())
+    ):
         raise ValueError('wanted a table of files by party, such as {bank = "bank.safetensors"}')
     return dict(value)
 
@@ -177,7 +196,9 @@ def _party_weights(value: Any) -> Any:
 def _one_weights(value: Any) -> Any:
     """Accept one file, or the name of a user's own."""
     if not isinstance(value, str):
-        raise ValueError("wanted one file (.safetensors, .pt) or one state_dict of tensors for all clients")
+        raise ValueError(
+            "wanted one file (.safetensors, .pt) or one state_dict of tensors for all clients"
+        )
     return value
 
 
@@ -195,9 +216,15 @@ def _listed(value: Any) -> tuple[Label, ...]:
     """Accept a list of distinct texts, whole numbers or booleans, two or more of one kind."""
     values = tuple(value) if isinstance(value, list | tuple) else ()
     kinds = {type(v) for v in values}
-    if len(values) < 2 or len(kinds) > 1 or not kinds <= {str, int, bool} or len(set(values)) < len(values):
+    if (
+        len(values) < 2
+        or len(kinds) > 1
+        or not kinds <= {str, int, bool}
+        or len(set(values)) < len(values)
+    ):
         raise ValueError(
-            "wanted a list of two or more labels, each once: all texts, all whole numbers or all true and false"
+            "wanted a list of two or more labels, each once: all texts, all whole numbers or all "
+            "true and false"
         )
     return values
 
@@ -207,7 +234,9 @@ def _classes(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return _listed(value)
     if type(value) is not int or value < 2:
-        raise ValueError('wanted a whole number from 2, or a list of labels such as ["ill", "well"]')
+        raise ValueError(
+            'wanted a whole number from 2, or a list of labels such as ["ill", "well"]'
+        )
     return value
 
 
@@ -218,7 +247,8 @@ def _categories(value: Any) -> Any:
     if isinstance(value, list | tuple) and all(isinstance(column, str) for column in value):
         return tuple(value)
     raise ValueError(
-        'wanted a list of columns such as ["city"], or a table of their values such as {city = ["Oslo", "Rome"]}'
+        'wanted a list of columns such as ["city"], or a table of their values such as {city = '
+        '["Oslo", "Rome"]}'
     )
 
 
@@ -231,8 +261,14 @@ def _label(value: Any) -> Any:
 def _target(value: Any) -> Any:
     """Accept a column, or a list of columns."""
     listed = tuple(value) if isinstance(value, list | tuple) else (value,)
-    if not listed or not all(isinstance(column, str) for column in listed) or len(set(listed)) < len(listed):
-        raise ValueError('wanted a column, or a list of columns, each once, such as ["rain", "wind"]')
+    if (
+        not listed
+        or not all(isinstance(column, str) for column in listed)
+        or len(set(listed)) < len(listed)
+    ):
+        raise ValueError(
+            'wanted a column, or a list of columns, each once, such as ["rain", "wind"]'
+        )
     return value if isinstance(value, str) else listed
 
 
@@ -248,13 +284,20 @@ _SELECTED = re.compile(rf"!?(?:{_LABEL}|in\({_LABEL}(?:, ?{_LABEL})*\))")
 
 
 def _selectors(value: Any, who: Sequence[str]) -> Any:
-    """Accept a table for each of `who` may have one: labels of machines, and which values of each will do."""
+    """Accept a table for each of `who` may have one: labels of machines, and which values of each
+    will do.
+    """
     if not isinstance(value, Mapping) or not value or not set(value) <= set(who):
         raise ValueError(f"wanted a table with labels for {' or '.join(who)}")
     for labels in value.values():
-        if not isinstance(labels, Mapping) or not labels or not all(map(_is_selector, labels.items())):
+        if (
+            not isinstance(labels, Mapping)
+            or not labels
+            or not all(map(_is_selector, labels.items()))
+        ):
             raise ValueError(
-                'wanted labels and their values, such as {zone = "a"}, "!a", "in(a, b)" or "!in(a, b)", of letters and '
+                'wanted labels and their values, such as {zone = "a"}, "!a", "in(a, b)" or "!in(a, '
+                'b)", of letters and '
                 "digits with - _ . between them (63 at most)"
             )
     return value
@@ -262,12 +305,18 @@ def _selectors(value: Any, who: Sequence[str]) -> Any:
 
 def _is_selector(label: tuple[Any, Any]) -> bool:
     name, wanted = label
-    return isinstance(wanted, str) and bool(_LABEL_NAME.fullmatch(name) and _SELECTED.fullmatch(wanted))
+    return isinstance(wanted, str) and bool(
+        _LABEL_NAME.fullmatch(name) and _SELECTED.fullmatch(wanted)
+    )
 
 
 Selectors = dict[str, dict[str, str]]
-VerticalSelectors = Annotated[Selectors, BeforeValidator(lambda v: _selectors(v, ("server", "clients")))]
-HorizontalSelectors = Annotated[Selectors, BeforeValidator(lambda v: _selectors(v, ("server", "hosts")))]
+VerticalSelectors = Annotated[
+    Selectors, BeforeValidator(lambda v: _selectors(v, ("server", "clients")))
+]
+HorizontalSelectors = Annotated[
+    Selectors, BeforeValidator(lambda v: _selectors(v, ("server", "hosts")))
+]
 
 
 def _number_or_name(value: Any) -> Any:
@@ -283,7 +332,8 @@ Columns = Annotated[tuple[Column, ...], Field(strict=False)]
 def _party_name(value: Any) -> Any:
     if not isinstance(value, str) or not PARTY.fullmatch(value):
         raise ValueError(
-            "wanted names that begin with a letter, of letters, digits, blanks and - _ . (40 at most)"
+            "wanted names that begin with a letter, of letters, digits, blanks and - _ . (40 at "
+            "most)"
         )
     return value
 
@@ -295,7 +345,9 @@ PartyName = Annotated[str, BeforeValidator(_party_name)]
 def _parties(value: Any) -> Any:
     """Accept two or more parties, each with a name and columns that no other party has."""
     if not isinstance(value, Mapping) or len(value) < 2:
-        raise ValueError('wanted at least 2 parties, such as {bank = ["income", "age"], shop = ["visits"]}')
+        raise ValueError(
+            'wanted at least 2 parties, such as {bank = ["income", "age"], shop = ["visits"]}'
+        )
     owners: dict[Any, str] = {}
     for party, columns in value.items():
         _party_name(party)
@@ -308,7 +360,8 @@ def _parties(value: Any) -> Any:
                 columns.count(column) > 1
             ):
                 raise ValueError(
-                    f'wanted each column in one party, and once; "{column}" is in "{first}" and "{party}"'
+                    f'wanted each column in one party, and once; "{column}" is in "{first}" and '
+                    f'"{party}"'
                 )
     return value
 
@@ -340,7 +393,9 @@ class Repeated(Sequence[float]):
 
     def __getitem__(self, place: int | slice) -> float | Repeated:
         """Return the number, or the numbers of a slice; IndexError outside."""
-        if place.__class__ is int and 0 <= place < self.times:  # several times in every update of a run
+        if (
+            place.__class__ is int and 0 <= place < self.times
+        ):  # several times in every update of a run
             return self.value
         found = range(self.times)[place]
         return Repeated(self.value, len(found)) if isinstance(found, range) else self.value

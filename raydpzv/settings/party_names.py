@@ -1,4 +1,6 @@
-"""Names of clients for people: the party's name, or the number. Rows, ledgers and files have the number alone."""
+"""Names of clients for people: the party's name, or the number. Rows, ledgers and files have the
+number alone.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,9 @@ from collections.abc import Sequence
 from raydpzv.errors import InputError, suggest
 
 NAME = re.compile(r"[^\W\d_](?:[\w .-]{0,38}[\w.-])?")
-"""A party's name: it begins with a letter, so that no number and no option of a command looks like it."""
+"""A party's name: it begins with a letter, so that no number and no option of a command looks like
+it.
+"""
 _NUMBERED = re.compile(r"\bclient (\d+)\b")
 
 
@@ -22,13 +26,16 @@ def named(message: str, names: Sequence[str]) -> str:
     if not names:
         return message
     return _NUMBERED.sub(
-        lambda found: f"{names[int(found[1])]} ({found[0]})" if int(found[1]) < len(names) else found[0],
+        lambda found: (
+            f"{names[int(found[1])]} ({found[0]})" if int(found[1]) < len(names) else found[0]
+        ),
         message,
     )
 
 
 def client_number(given: str, names: Sequence[str], asked: str = "--client") -> int:
-    """Return the client that a name or a number means; whether the number exists is for others to check.
+    """Return the client that a name or a number means; whether the number exists is for others to
+    check.
 
     Raises InputError for any other text; asked: the option or argument that it names.
     """

@@ -34,41 +34,49 @@ class DataSection(Section):
     """Folder with the data set's files (mnist, fashion_mnist, cifar10, mimic3, amazon_polarity,
     creditcard, heart_disease, tcga_brca); see docs/data.md."""
     file: str | None = None
-    """Table or array file (csv, parquet, survival, multiview, tokens); counts from the scenario file's folder."""
+    """Table or array file (csv, parquet, survival, multiview, tokens); counts from the scenario
+    file's folder.
+    """
     target: Target | None = None
-    """Column with the label (csv, parquet), or a list of columns of numbers; of survival times, whether one is an event
-    (1, or 0 for censored)."""
+    """Column with the label (csv, parquet), or a list of columns of numbers; of survival times,
+    whether one is an event (1, or 0 for censored)."""
     time: str | None = None
     """Column of survival times (survival), numbers that are 0 or more."""
     groups: str | None = None
-    """Column of which equal values (one patient's rows) stay on one side of every split of training, validation and
-    test rows; no feature (csv, parquet). Horizontal clients share out the training rows one by one all the same."""
+    """Column of which equal values (one patient's rows) stay on one side of every split of
+    training, validation and test rows; no feature (csv, parquet). Horizontal clients share out the
+    training rows one by one all the same."""
     skip_lines: Count | None = None
     """Lines of the file before its heading (csv)."""
     categories: Categories | None = None
-    """Columns of categories (csv, parquet), each of which becomes a column of 0 and 1 for every value: a table of each
-    column's values, which proofs need, such as {city = ["Oslo", "Rome"]}; or a list of columns, whose values are read
-    off the training rows (one that these do not have, or none, is 0 in all of them)."""
+    """Columns of categories (csv, parquet), each of which becomes a column of 0 and 1 for every
+    value: a table of each column's values, which proofs need, such as {city = ["Oslo", "Rome"]}; or
+    a list of columns, whose values are read off the training rows (one that these do not have, or
+    none, is 0 in all of them)."""
     other: OneLabel | None = None
-    """The value of `classes`, or of a column's list in `categories`, that each value outside the list counts as; where
-    a list does not have it, and where it is left out, values outside are refused."""
+    """The value of `classes`, or of a column's list in `categories`, that each value outside the
+    list counts as; where a list does not have it, and where it is left out, values outside are
+    refused."""
     missing: Literal["refuse", "mean"] | None = None
-    """Rows with empty cells (csv, parquet): refused (left out: too), or an empty cell of numbers becomes the mean of
-    the training rows and one of categories is 0 in all its columns."""
+    """Rows with empty cells (csv, parquet): refused (left out: too), or an empty cell of numbers
+    becomes the mean of the training rows and one of categories is 0 in all its columns."""
     test_fraction: Fraction = 0.2
-    """Share of the rows (with `groups`: of the groups) held out for the test, drawn as `split` says; ignored where the
-    data set has its own test rows."""
+    """Share of the rows (with `groups`: of the groups) held out for the test, drawn as `split`
+    says; ignored where the data set has its own test rows."""
     validation_fraction: FractionOrNone | None = None
-    """Share of the training rows (with `groups`: of their groups) held out to choose the best of a run's models by,
-    drawn as `split` says; left out or 0: none. Test rows choose nothing."""
+    """Share of the training rows (with `groups`: of their groups) held out to choose the best of a
+    run's models by, drawn as `split` says; left out or 0: none. Test rows choose nothing."""
     split: Literal["stratified", "plain"] = "stratified"
-    """How held-out rows, train_rows and test_rows are drawn: by class, or without a look at labels, as proofs need."""
+    """How held-out rows, train_rows and test_rows are drawn: by class, or without a look at labels,
+    as proofs need.
+    """
     scale: Literal["standard", "unit", "none", "public"] = "standard"
-    """Fitted on the training rows (mean 0 and deviation 1, or the range [0, 1]), so that no ε is proved; none; or by
-    public constants, (x - centre) / spread. Token ids are never scaled."""
+    """Fitted on the training rows (mean 0 and deviation 1, or the range [0, 1]), so that no ε is
+    proved; none; or by public constants, (x - centre) / spread. Token ids are never scaled."""
     centre: PerColumn | None = None
-    """Subtracted by "public" scaling: one number, one per column (of images: channel, or pixel), or a table by column
-    name, {age = 50}, which leaves other columns as they are. Known without the data."""
+    """Subtracted by "public" scaling: one number, one per column (of images: channel, or pixel), or
+    a table by column name, {age = 50}, which leaves other columns as they are. Known without the
+    data."""
     spread: PerColumnPositive | None = None
     """What "public" scaling divides by, in the same forms as `centre`. Known without the data."""
     train_rows: Count | None = None
@@ -76,19 +84,25 @@ class DataSection(Section):
     test_rows: Count | None = None
     """Use only so many test rows, drawn as `split` says."""
     rows: Count = 1000
-    """Rows of the synthetic data sets; of synthetic_clients, those of all clients and the held-out ones."""
+    """Rows of the synthetic data sets; of synthetic_clients, those of all clients and the held-out
+    ones.
+    """
     columns: Count = 16
     """Columns of the synthetic data sets, or variables of the time series."""
     classes: Classes = 2
-    """The labels of your own data (csv, parquet, multiview, tokens), numbered as listed, such as ["ill", "well"];
-    proofs need the list, and without it labels are numbered by those that occur. A number: classes of the synthetic
-    data sets."""
+    """The labels of your own data (csv, parquet, multiview, tokens), numbered as listed, such as
+    ["ill", "well"]; proofs need the list, and without it labels are numbered by those that occur. A
+    number: classes of the synthetic data sets."""
     steps: Annotated[int, Field(ge=1, le=100_000)] = 24
     """Time steps of the synthetic time series."""
     tokens: Annotated[int, Field(ge=1, le=100_000)] = 192
-    """Length of a text in tokens (amazon_polarity, synthetic_reviews): longer texts are cut, shorter ones padded."""
+    """Length of a text in tokens (amazon_polarity, synthetic_reviews): longer texts are cut,
+    shorter ones padded.
+    """
     vocabulary: Annotated[int, Field(ge=2, le=2**24)] = 30_522
-    """Token ids, 0 (padding) to one less; words are hashed to them, the source "tokens" has its own. BERT's number."""
+    """Token ids, 0 (padding) to one less; words are hashed to them, the source "tokens" has its
+    own. BERT's number.
+    """
 
     @property
     def target_columns(self) -> tuple[str, ...]:

@@ -1,4 +1,6 @@
-"""When each client activates, by a clock of its own or as soon as it is free, and how long its work takes."""
+"""When each client activates, by a clock of its own or as soon as it is free, and how long its work
+takes.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,8 @@ from raydpzv.keys import Key
 class Arrivals(Protocol):
     """Gives every client the endless (or, for a trace, ending) sequence of its activation epochs.
 
-    closed_loop: there are no epochs to wait for, a client is due whenever it is free. Else the loop is open: epochs do
-    not wait for the client's work.
+    closed_loop: there are no epochs to wait for, a client is due whenever it is free. Else the loop
+    is open: epochs do not wait for the client's work.
     """
 
     closed_loop: ClassVar[bool]
@@ -28,16 +30,22 @@ class Arrivals(Protocol):
         ...
 
     def merged(self, part: int = 0, parts: int = 1) -> Iterator[tuple[float, int]]:
-        """Yield (epoch, client) of every client m with m mod `parts` = `part`, ascending in time."""
+        """Yield (epoch, client) of every client m with m mod `parts` = `part`, ascending in
+        time.
+        """
         ...
 
 
 _GAPS = 64
-"""Gaps that are drawn at once: the numbers that come of drawing one by one, in a tenth of the time."""
+"""Gaps that are drawn at once: the numbers that come of drawing one by one, in a tenth of the
+time.
+"""
 
 
 class Poisson:
-    """Independent Poisson processes: exponential gaps with the client's own rate, in activations per second."""
+    """Independent Poisson processes: exponential gaps with the client's own rate, in activations
+    per second.
+    """
 
     closed_loop: ClassVar[bool] = False
 
@@ -53,9 +61,11 @@ class Poisson:
                 yield time
 
     def merged(self, part: int = 0, parts: int = 1) -> Iterator[tuple[float, int]]:
-        """Yield (epoch, client), drawn as one process: gaps of the summed rate, clients in proportion to theirs.
+        """Yield (epoch, client), drawn as one process: gaps of the summed rate, clients in
+        proportion to theirs.
 
-        The same law as merging `epochs`, but other numbers, and nothing is kept per client but its rate.
+        The same law as merging `epochs`, but other numbers, and nothing is kept per client but its
+        rate.
         """
         clients = np.arange(part, len(self._rates), parts)
         if not len(clients):
@@ -112,7 +122,9 @@ class Trace:
 
 
 class Immediate:
-    """No activation clock: a client begins its next work as soon as it is free, so that its delays set its pace."""
+    """No activation clock: a client begins its next work as soon as it is free, so that its delays
+    set its pace.
+    """
 
     closed_loop: ClassVar[bool] = True
 
@@ -123,7 +135,8 @@ class Immediate:
     def merged(self, part: int = 0, parts: int = 1) -> NoReturn:
         """Raise SpecError: without a clock there is no process of epochs to merge."""
         raise SpecError(
-            'arrivals.kind: "immediate" has no epochs for clients that pull; use "poisson", "constant" or "trace"'
+            'arrivals.kind: "immediate" has no epochs for clients that pull; use "poisson", '
+            '"constant" or "trace"'
         )
 
 

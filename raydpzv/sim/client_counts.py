@@ -1,4 +1,6 @@
-"""What each client has done so far, as a live view shows it: counted as services happen, cheap to ask for."""
+"""What each client has done so far, as a live view shows it: counted as services happen, cheap to
+ask for.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,8 @@ MOST = 64
 class ClientCounts:
     """Uploads and staleness of each client, as the fields of a `Status`.
 
-    A step costs the same however many clients there are; `fields` costs as many steps as there are clients, at most
-    `MOST`, and may be asked for by another thread.
+    A step costs the same however many clients there are; `fields` costs as many steps as there are
+    clients, at most `MOST`, and may be asked for by another thread.
     """
 
     def __init__(self) -> None:
@@ -29,7 +31,9 @@ class ClientCounts:
 
     @classmethod
     def of(cls, uploads: Mapping[int, int]) -> ClientCounts:
-        """Return the counts of a run that continues, of which so many uploads of each client were served."""
+        """Return the counts of a run that continues, of which so many uploads of each client were
+        served.
+        """
         found = cls()
         for client, count in uploads.items():
             if count:
@@ -47,7 +51,9 @@ class ClientCounts:
             self._uploads[client] = self._uploads.get(client, 0) + 1
 
     def aged(self, client: int, age: float) -> None:
-        """Note how stale the client's part was when it was used last; NaN: nothing of it was there yet."""
+        """Note how stale the client's part was when it was used last; NaN: nothing of it was there
+        yet.
+        """
         if client < MOST:
             self._staleness[client] = age
 

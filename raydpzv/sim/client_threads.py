@@ -1,4 +1,6 @@
-"""A wall-clock run in this process: loops side by side, each in a thread, watched by the thread that started them."""
+"""A wall-clock run in this process: loops side by side, each in a thread, watched by the thread
+that started them.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ class Loop(Protocol):
         ...
 
 
-def run_threads(loops: Sequence[Loop], end: Callable[[str], None], poll: Callable[[], bool]) -> None:
+def run_threads(
+    loops: Sequence[Loop], end: Callable[[str], None], poll: Callable[[], bool]
+) -> None:
     """Run every loop until the run is over; then none continues. Raises what a loop raised first.
 
     end: ends the run for a reason; poll: called every 20 ms, returns whether the run continues.
@@ -49,7 +53,9 @@ def run_threads(loops: Sequence[Loop], end: Callable[[str], None], poll: Callabl
 
 
 def run_together(loops: Sequence[Loop], end: Callable[[str], None]) -> None:
-    """Run every loop until it ends by itself. `end` ends the others when one fails, whose error is then raised."""
+    """Run every loop until it ends by itself. `end` ends the others when one fails, whose error is
+    then raised.
+    """
     failures: list[BaseException] = []
     for thread in _started(loops, failures, end):
         thread.join()
@@ -60,7 +66,9 @@ def run_together(loops: Sequence[Loop], end: Callable[[str], None]) -> None:
 def _started(
     loops: Sequence[Loop], failures: list[BaseException], end: Callable[[str], None]
 ) -> list[threading.Thread]:
-    """Return a running thread for each loop, whose failure ends the run and is left in `failures` to be raised."""
+    """Return a running thread for each loop, whose failure ends the run and is left in `failures`
+    to be raised.
+    """
 
     def body(loop: Loop) -> None:
         try:

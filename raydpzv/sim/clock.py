@@ -1,4 +1,6 @@
-"""What time is it? Seconds since the run began; simulated time is the events' own (`raydpzv.sim.virtual`)."""
+"""What time is it? Seconds since the run began; simulated time is the events' own
+(`raydpzv.sim.virtual`).
+"""
 
 from __future__ import annotations
 
@@ -15,15 +17,17 @@ class Clock(Protocol):
 
 
 def time_on_record(clock: Clock) -> float:
-    """Return the time as rows have it: what is done in the head start before t = 0 counts as done at t = 0."""
+    """Return the time as rows have it: what is done in the head start before t = 0 counts as done
+    at t = 0.
+    """
     return max(0.0, clock.now())
 
 
 class WallClock:
     """Real time, comparable between the processes of a run that share its origin.
 
-    origin: seconds since the epoch at which the run began; None: now. Machines' clocks must agree (NTP) as far
-    as times of different machines are compared.
+    origin: seconds since the epoch at which the run began; None: now. Machines' clocks must agree
+    (NTP) as far as times of different machines are compared.
     """
 
     def __init__(self, origin: float | None = None) -> None:

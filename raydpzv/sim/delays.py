@@ -11,13 +11,17 @@ Law = Literal["constant", "exponential", "poisson"]
 
 
 class DelayModel:
-    """Seconds of work, addressed by (who, which): constant, exponential or Poisson with the given means.
+    """Seconds of work, addressed by (who, which): constant, exponential or Poisson with the given
+    means.
 
-    quantum: of the Poisson law, the seconds that a count stands for: a delay is quantum · Poisson(mean / quantum), of
-    variance mean · quantum. VAFL, Section G.2: worker m of M has Poisson(2m) / 2M, mean m / M and quantum 1 / 2M.
+    quantum: of the Poisson law, the seconds that a count stands for: a delay is quantum ·
+    Poisson(mean / quantum), of variance mean · quantum. VAFL, Section G.2: worker m of M has
+    Poisson(2m) / 2M, mean m / M and quantum 1 / 2M.
     """
 
-    def __init__(self, means: Sequence[float], law: Law, key: Key, quantum: float | None = None) -> None:
+    def __init__(
+        self, means: Sequence[float], law: Law, key: Key, quantum: float | None = None
+    ) -> None:
         self._means, self._law, self._key, self._quantum = means, law, key, quantum
 
     def of(self, who: int, which: int) -> float:

@@ -10,7 +10,9 @@ Event = TypeVar("Event")
 
 
 class EventQueue(Generic[Event]):
-    """Events by time; events of equal time leave in the order in which they were added, so that order is total."""
+    """Events by time; events of equal time leave in the order in which they were added, so that
+    order is total.
+    """
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, Event]] = []
@@ -36,8 +38,12 @@ class EventQueue(Generic[Event]):
         return time, event
 
     def change(self, change: Callable[[Event], Event]) -> list[tuple[float, Event]]:
-        """Put what `change` returns in every event's place; return times and events in the order of leaving."""
-        self._heap = [(time, number, change(event)) for time, number, event in sorted(self._heap, key=_place)]
+        """Put what `change` returns in every event's place; return times and events in the order of
+        leaving.
+        """
+        self._heap = [
+            (time, number, change(event)) for time, number, event in sorted(self._heap, key=_place)
+        ]
         return [(time, event) for time, _, event in self._heap]
 
 

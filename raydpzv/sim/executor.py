@@ -16,8 +16,9 @@ from raydpzv.methods.vertical.base import composed
 from raydpzv.wire.messages import Evaluate
 
 _WORTH_A_THREAD = 1e-3
-"""CPU seconds of a client's work from which threads do it. Shorter ones wait for each other's Python code: at .5 ms two
-threads take as long as one or longer, from 1 ms on .65 to .8 of its time (benchmarks/README.md)."""
+"""CPU seconds of a client's work from which threads do it. Shorter ones wait for each other's
+Python code: at .5 ms two threads take as long as one or longer, from 1 ms on .65 to .8 of its time
+(benchmarks/README.md)."""
 _TRIALS = 8
 """Works whose shortest decides: the first ones load kernels."""
 
@@ -35,10 +36,11 @@ class Executor(Protocol):
 
 
 class LocalExecutor:
-    """Clients in this process: short work is done when it is asked for, long work in threads beside the server's.
+    """Clients in this process: short work is done when it is asked for, long work in threads beside
+    the server's.
 
-    Threads move no bits: what a client does depends on its orders alone, and it does them one by one. A run evaluates
-    every client last, so that none is at work after that.
+    Threads move no bits: what a client does depends on its orders alone, and it does them one by
+    one. A run evaluates every client last, so that none is at work after that.
     """
 
     def __init__(self, clients: Sequence[Client], threads: int | None = None) -> None:
@@ -66,7 +68,9 @@ class LocalExecutor:
             self._pool.shutdown(cancel_futures=True)
 
     def _process(self, order: Order, before: Future[Upload] | None = None) -> Upload:
-        """Do a client's work after its last one. Threads start works in order, so the last one is never behind it."""
+        """Do a client's work after its last one. Threads start works in order, so the last one is
+        never behind it.
+        """
         if before is not None:
             before.result()
         return self._clients[order.client].process(order)
@@ -75,13 +79,18 @@ class LocalExecutor:
         begun = thread_time()
         upload = self._process(order)
         self._trials.append(thread_time() - begun)
-        if len(self._trials) == _TRIALS and self._threads > 1 and min(self._trials) >= _WORTH_A_THREAD:
+        if (
+            len(self._trials) == _TRIALS
+            and self._threads > 1
+            and min(self._trials) >= _WORTH_A_THREAD
+        ):
             self._pool = ThreadPoolExecutor(self._threads, "client", _take_torch_threads)
         return upload
 
 
 def _take_torch_threads() -> None:
-    """Let torch have as many threads in this one as the run set: some calls do not look, and more change the bits.
+    """Let torch have as many threads in this one as the run set: some calls do not look, and more
+    change the bits.
 
     Setting the number here would outlast a run of compiled kernels: it is every later thread's.
     """
@@ -90,7 +99,8 @@ def _take_torch_threads() -> None:
 
 
 class GroupExecutor:
-    """Many clients in this process: orders are gathered until an upload is wanted, and then done together.
+    """Many clients in this process: orders are gathered until an upload is wanted, and then done
+    together.
 
     measured: whether uploads say what CPU time they took.
     """
@@ -101,19 +111,25 @@ class GroupExecutor:
         self._done: dict[int, Upload] = {}
 
     def submit(self, order: Order) -> int:
-        """Take the order; the client's number is the handle, since a client has one order at a time."""
+        """Take the order; the client's number is the handle, since a client has one order at a
+        time.
+        """
         self._orders.append(order)
         return order.client
 
     def result(self, handle: int) -> Upload:
-        """Do the work of all orders taken so far, if this upload is not there yet, and return it."""
+        """Do the work of all orders taken so far, if this upload is not there yet, and return
+        it.
+        """
         if handle not in self._done:
             self._do(self._orders)
             self._orders = []
         return self._done.pop(handle)
 
     def run_until(self, version: int) -> None:
-        """Do the work at models before `version`, which the client_group leaves behind when it goes to that one."""
+        """Do the work at models before `version`, which the client_group leaves behind when it goes
+        to that one.
+        """
         self._do([order for order in self._orders if order.round <= version])
         self._orders = [order for order in self._orders if order.round > version]
 
@@ -130,7 +146,9 @@ def processed(client_group: ClientGroup, orders: Sequence[Order]) -> list[Upload
 
 
 def split_score(server: VerticalServer, host: Executor, clients: int) -> Callable[[], Metrics]:
-    """Return what scores a composed model: every client embeds the held-out rows, the server's head does the rest."""
+    """Return what scores a composed model: every client embeds the held-out rows, the server's head
+    does the rest.
+    """
 
     def score() -> Metrics:
         handles = [host.submit(Order(m, Evaluate())) for m in range(clients)]

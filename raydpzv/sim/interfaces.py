@@ -1,4 +1,6 @@
-"""What goes into a run and out of it: budget, privacy privacy_filter, observer, activations, status."""
+"""What goes into a run and out of it: budget, privacy privacy_filter, observer, activations,
+status.
+"""
 
 from __future__ import annotations
 
@@ -22,18 +24,21 @@ class Observer(Protocol):
         ...
 
     def writer(self, row_type: str) -> Callable[[tuple[Any, ...] | np.ndarray], None]:
-        """Return what records one row of a type, a tuple of its values in the order of the type's columns.
+        """Return what records one row of a type, a tuple of its values in the order of the type's
+        columns.
 
-        Or rows of whole numbers, int64 [n, columns], those of a list one by one; the array is kept. It checks no names:
-        for rows that every update makes.
+        Or rows of whole numbers, int64 [n, columns], those of a list one by one; the array is kept.
+        It checks no names: for rows that every update makes.
         """
         ...
 
 
 class PrivacyFilter:
-    """Keeps account of privacy; this one, of methods without releases, refuses nothing and claims nothing.
+    """Keeps account of privacy; this one, of methods without releases, refuses nothing and claims
+    nothing.
 
-    of_uploads: is it the uploads that release something? Then one that was sent counts whether it is served or not.
+    of_uploads: is it the uploads that release something? Then one that was sent counts whether it
+    is served or not.
     """
 
     of_uploads = False
@@ -45,7 +50,9 @@ class PrivacyFilter:
     def charge(
         self, client: int, ids: np.ndarray, releases: int, attempt: Attempt | None = None
     ) -> PrivacyLoss:
-        """Account releases made to or by a client on these rows, in an attempt at a round; return what is spent."""
+        """Account releases made to or by a client on these rows, in an attempt at a round; return
+        what is spent.
+        """
         return UNACCOUNTED
 
     def epsilons(self, mus: np.ndarray) -> np.ndarray:
@@ -53,7 +60,9 @@ class PrivacyFilter:
         return mus
 
     def spent(self) -> Spent | None:
-        """Return what was released, or None if this run accounts for nothing or its account was given up."""
+        """Return what was released, or None if this run accounts for nothing or its account was
+        given up.
+        """
         return None
 
     def give_up(self) -> None:
@@ -64,7 +73,9 @@ class PrivacyFilter:
         return {}
 
     def restore(self, state: Mapping[str, Any], *, lost: bool) -> None:
-        """Continue with an account; lost: one more release may have been made, of which the record says nothing."""
+        """Continue with an account; lost: one more release may have been made, of which the record
+        says nothing.
+        """
 
 
 @dataclass(frozen=True)
@@ -103,10 +114,12 @@ FIRST_EVALUATION = "the evaluation of the initial model"
 class Status(NamedTuple):
     """Where a run stands.
 
-    loss, concordance: of the last evaluation; stage: what the run waits for before its first update, "" once it is
-    under way; participants: how many clients have uploaded (None: not known, of a run that was continued with midway);
-    client_uploads, client_staleness: by client, () where they are many (see `ClientCounts`); checkpoints,
-    checkpoint_seconds: how many were taken, and the real seconds that they cost, since the run began or continued.
+    loss, concordance: of the last evaluation; stage: what the run waits for before its first
+    update, "" once it is under way; participants: how many clients have uploaded (None: not known,
+    of a run that was continued with midway); client_uploads, client_staleness: by client, () where
+    they are many (see `ClientCounts`); checkpoints,
+    checkpoint_seconds: how many were taken, and the real seconds that they cost, since the run
+    began or continued.
     """
 
     updates: int = 0  # of the model, see `Server.updates`

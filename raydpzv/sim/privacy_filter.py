@@ -1,4 +1,6 @@
-"""The account of a run in progress, for every kind of release: it refuses what would exceed its budget's ε."""
+"""The account of a run in progress, for every kind of release: it refuses what would exceed its
+budget's ε.
+"""
 
 from __future__ import annotations
 
@@ -28,14 +30,19 @@ def privacy_filter(
     sample: Sample | None = None,
 ) -> PrivacyFilter:
     """Return a fresh account (`PlanFilter`); None: a run that adds no noise."""
-    return PrivacyFilter() if plan is None else PlanFilter(plan, limit, adversary, lost=lost, sample=sample)
+    return (
+        PrivacyFilter()
+        if plan is None
+        else PlanFilter(plan, limit, adversary, lost=lost, sample=sample)
+    )
 
 
 class PlanFilter(PrivacyFilter):
     """Asks a plan's account before each upload, and charges what is released.
 
-    limit: the most ε against an adversary, of "" the one that the noise is meant for. lost: releases that a kill lost,
-    and that are made once more. sample: needed where silos that send their sums cannot say who was drawn.
+    limit: the most ε against an adversary, of "" the one that the noise is meant for. lost:
+    releases that a kill lost, and that are made once more. sample: needed where silos that send
+    their sums cannot say who was drawn.
     """
 
     def __init__(
@@ -64,8 +71,8 @@ class PlanFilter(PrivacyFilter):
             return None
         whose, change = self._plan.budget_terms(self._adversary)
         return (
-            f"the next {self._plan.noun} would exceed the budget ε={self._limit:g} ({whose}, δ={self._plan.delta:g}, "
-            f"{change})"
+            f"the next {self._plan.noun} would exceed the budget ε={self._limit:g} ({whose}, "
+            f"δ={self._plan.delta:g}, {change})"
         )
 
     def charge(
@@ -74,7 +81,9 @@ class PlanFilter(PrivacyFilter):
         return self._account.charge(self._event(client, ids, releases, attempt))
 
     def epsilons(self, mus: np.ndarray) -> np.ndarray:
-        """Return ε of many privacy losses' μ; where no δ is given nothing is proved, and all are infinite."""
+        """Return ε of many privacy losses' μ; where no δ is given nothing is proved, and all are
+        infinite.
+        """
         return mus if math.isnan(self._plan.delta) else epsilons_of(mus, self._plan.delta)
 
     def spent(self) -> Spent | None:
@@ -89,13 +98,16 @@ class PlanFilter(PrivacyFilter):
     def restore(self, state: Mapping[str, Any], *, lost: bool) -> None:
         """Resume an account; lost: more may have been released, of which the record says nothing.
 
-        Records are not charged for it: their releases are the same once more. Releases lost before are charged too.
+        Records are not charged for it: their releases are the same once more. Releases lost before
+        are charged too.
         """
         self._account.restore(state)
         if remade := self._lost + int(lost) * self._plan.under_way:
             self._account.charge_remade(remade)
 
-    def _event(self, client: int, ids: np.ndarray, releases: int, attempt: Attempt | None) -> ReleaseEvent:
+    def _event(
+        self, client: int, ids: np.ndarray, releases: int, attempt: Attempt | None
+    ) -> ReleaseEvent:
         if self._sample is not None and attempt is not None:
             ids = self._sample(attempt.round)
         return ReleaseEvent(client, ids, releases, attempt)
@@ -112,6 +124,6 @@ def check_first_release(plan: ReleasePlan | None, limit: float | None, adversary
     said = f": it alone is ε={alone:.4g}" if math.isfinite(alone) else ""
     whose, change = plan.budget_terms(against)
     raise SpecError(
-        f"budget.epsilon: not one {plan.noun} fits into ε={limit:g}{said} ({whose}, δ={plan.delta:g}, {change}); raise "
-        "it, add noise, or ask: raydpzv privacy"
+        f"budget.epsilon: not one {plan.noun} fits into ε={limit:g}{said} ({whose}, "
+        f"δ={plan.delta:g}, {change}); raise it, add noise, or ask: raydpzv privacy"
     )

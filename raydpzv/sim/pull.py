@@ -1,8 +1,9 @@
 """Clients that ask for the newest state when they wake, under both clocks.
 
-An activation: the client's epoch (or the end of its running round trip, if later) -> it asks for what it missed, by the
-version that it holds -> the server answers -> it computes -> uploads -> the server makes the upload the next update. No
-client waits for another. Clients that are idle cost nothing: epochs are drawn as one merged process.
+An activation: the client's epoch (or the end of its running round trip, if later) -> it asks for
+what it missed, by the version that it holds -> the server answers -> it computes -> uploads -> the
+server makes the upload the next update. No client waits for another. Clients that are idle cost
+nothing: epochs are drawn as one merged process.
 """
 
 from __future__ import annotations
@@ -46,7 +47,9 @@ Waiting = tuple[int, list[float]]
 
 
 class Queue:
-    """Which clients are in a round trip, and their epochs that fell into it: served at its end, late."""
+    """Which clients are in a round trip, and their epochs that fell into it: served at its end,
+    late.
+    """
 
     def __init__(self, waiting: Sequence[Waiting] = ()) -> None:
         self._waiting: dict[int, list[float]] = {client: list(epochs) for client, epochs in waiting}
@@ -60,11 +63,15 @@ class Queue:
         return True
 
     def waiting(self) -> list[Waiting]:
-        """Return a copy of the clients in a round trip, each with its epochs that wait: another queue's start."""
+        """Return a copy of the clients in a round trip, each with its epochs that wait: another
+        queue's start.
+        """
         return [(client, list(epochs)) for client, epochs in sorted(self._waiting.items())]
 
     def leaves(self, client: int) -> float | None:
-        """The round trip is over: return the epoch that the client serves next, at once, if one is waiting."""
+        """The round trip is over: return the epoch that the client serves next, at once, if one is
+        waiting.
+        """
         waiting = self._waiting[client]
         if waiting:
             return waiting.pop(0)
@@ -93,12 +100,22 @@ class PullRun(VirtualRun):
         due = self._waiting(islice(self._merged, state["drawn"] - planned), events)
         self._drawn = state["drawn"] - planned + sum(1 for _ in islice(self._merged, planned))
         if self._queue.waiting() != due:
-            raise ReplayMismatch("the clients that wait in the checkpoint are not those of its moment")
+            raise ReplayMismatch(
+                "the clients that wait in the checkpoint are not those of its moment"
+            )
 
-    def _waiting(self, started: Iterable[tuple[float, int]], events: Sequence[object]) -> list[Waiting]:
-        """Return what `Queue.waiting` does, worked out from the epochs that have started and the events to come."""
-        served = self._clients.works + Counter(event.client for event in events if isinstance(event, Pull))
-        found: dict[int, list[float]] = {e.client: [] for e in events if isinstance(e, Pull | Arrival)}
+    def _waiting(
+        self, started: Iterable[tuple[float, int]], events: Sequence[object]
+    ) -> list[Waiting]:
+        """Return what `Queue.waiting` does, worked out from the epochs that have started and the
+        events to come.
+        """
+        served = self._clients.works + Counter(
+            event.client for event in events if isinstance(event, Pull)
+        )
+        found: dict[int, list[float]] = {
+            e.client: [] for e in events if isinstance(e, Pull | Arrival)
+        }
         seen = Counter[int]()
         for due, client in started:
             seen[client] += 1
@@ -124,7 +141,10 @@ class PullRun(VirtualRun):
 
     def _served(self, client: int) -> None:
         """The client serves the epoch that waits next, at once."""
-        if self._server_loop.stop_reason is None and (due := self._queue.leaves(client)) is not None:
+        if (
+            self._server_loop.stop_reason is None
+            and (due := self._queue.leaves(client)) is not None
+        ):
             self._ask(client, due, self._busy_until)
 
     def _ask(self, client: int, due: float, now: float) -> None:
@@ -135,7 +155,8 @@ class PullRun(VirtualRun):
         client = request.client
         order = self._server_loop.wake(client)
         self._server_loop.requested(order, request.woke, now, REQUEST_BYTES)
-        # the server answers when it has finished with the uploads that came before, which the answer holds
+        # the server answers when it has finished with the uploads that came before, which the
+        # answer holds
         sent = max(now, self._busy_until)
         size = order.body.wire_bytes
         arrives = sent + self._timing.network.downlink(client, size)
@@ -156,7 +177,9 @@ class PullConnection(Protocol):
 
 
 def wake(server_loop: ServerLoop, client: int, now: float) -> Order:
-    """Return what a client that wakes under the wall clock is to work at; request and answer are recorded."""
+    """Return what a client that wakes under the wall clock is to work at; request and answer are
+    recorded.
+    """
     order = server_loop.wake(client)
     server_loop.requested(order, now, now, REQUEST_BYTES)
     server_loop.sent(order, now, now, order.body.wire_bytes)
@@ -164,14 +187,21 @@ def wake(server_loop: ServerLoop, client: int, now: float) -> Order:
 
 
 class PullServerLoop:
-    """A `ServerLoop` behind a lock, for clients that pull. service: seconds that serving upload 0, 1, ... takes."""
+    """A `ServerLoop` behind a lock, for clients that pull. service: seconds that serving upload 0,
+    1, ... takes.
+    """
 
     def __init__(
-        self, server_loop: ServerLoop, clock: Clock, service: Callable[[int], float] = lambda which: 0.0
+        self,
+        server_loop: ServerLoop,
+        clock: Clock,
+        service: Callable[[int], float] = lambda which: 0.0,
     ) -> None:
         self._server_loop, self._clock, self._service = server_loop, clock, service
         self._lock = threading.Lock()
-        self._serving = threading.Lock()  # one upload at a time; a service's duration must not block control
+        self._serving = (
+            threading.Lock()
+        )  # one upload at a time; a service's duration must not block control
         self._stopping = threading.Event()
 
     def wake(self, client: int) -> Order | None:
@@ -182,7 +212,9 @@ class PullServerLoop:
 
     @contextmanager
     def halted(self) -> Iterator[float]:
-        """Keep everything as it is while the block runs: nothing is served or recorded; gives the time."""
+        """Keep everything as it is while the block runs: nothing is served or recorded; gives the
+        time.
+        """
         with self._lock:
             yield self._clock.now()
 
@@ -193,7 +225,9 @@ class PullServerLoop:
             pause(self._stopping, self._service(self._server_loop.uploads))
             with self._lock:
                 if self._server_loop.stop_reason is None:
-                    self._server_loop.serve(upload, how, arrived, self._clock.now, upload.body.wire_bytes)
+                    self._server_loop.serve(
+                        upload, how, arrived, self._clock.now, upload.body.wire_bytes
+                    )
                 else:
                     self._server_loop.unserved(upload)
                 return self._server_loop.stop_reason is None
@@ -224,9 +258,11 @@ class HostShare(NamedTuple):
 
 
 class PullLoop:
-    """The clients of one host under the wall clock; their simulated delays are waited for side by side.
+    """The clients of one host under the wall clock; their simulated delays are waited for side by
+    side.
 
-    The host computes one upload at a time: an epoch that finds it computing starts late, and is counted.
+    The host computes one upload at a time: an epoch that finds it computing starts late, and is
+    counted.
     """
 
     def __init__(
@@ -237,7 +273,12 @@ class PullLoop:
         clock: Clock,
         share: HostShare = HostShare(),  # noqa: B008  (a tuple)
     ) -> None:
-        self._client_group, self._port, self._timing, self._clock = client_group, port, timing, clock
+        self._client_group, self._port, self._timing, self._clock = (
+            client_group,
+            port,
+            timing,
+            clock,
+        )
         epochs = timing.arrivals.merged(share.part, share.parts)
         self._merged = dropwhile(lambda epoch: epoch[0] < share.begins, epochs)
         self._events: EventQueue[Epoch | Pull | tuple[Upload, Activation]] = EventQueue()
@@ -304,4 +345,6 @@ class PullLoop:
 
 
 _LATE = 0.005
-"""Seconds after its epoch from which a start counts as late: a sleeping thread is not woken to the microsecond."""
+"""Seconds after its epoch from which a start counts as late: a sleeping thread is not woken to the
+microsecond.
+"""

@@ -1,4 +1,6 @@
-"""The server's side of a run, the same under both clocks: serve, account, record, know when to stop."""
+"""The server's side of a run, the same under both clocks: serve, account, record, know when to
+stop.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +17,24 @@ from raydpzv.methods.roles import Metrics, Order, PullServer, Release, Server, S
 from raydpzv.privacy.release import UNACCOUNTED, PrivacyLoss
 from raydpzv.secure.attempts import Attempt
 from raydpzv.sim.client_counts import ClientCounts
-from raydpzv.sim.interfaces import Activation, Budget, Evaluated, Observer, PrivacyFilter, Status, unheard
+from raydpzv.sim.interfaces import (
+    Activation,
+    Budget,
+    Evaluated,
+    Observer,
+    PrivacyFilter,
+    Status,
+    unheard,
+)
 
 SERVER = -1
 """Stands for the server among the clients of work rows."""
 
 
 class WatchedServer:
-    """A server that is watched: `seen` hears of each upload before it is served, `served` of the server after."""
+    """A server that is watched: `seen` hears of each upload before it is served, `served` of the
+    server after.
+    """
 
     def __init__(
         self,
@@ -78,8 +90,8 @@ class _OpenService(NamedTuple):
 class _Open:
     """What is not settled yet between two events.
 
-    services: whose answers are not applied, by client. syncs: what clients have read for their work. numbers: sent up
-    and down since the last update. attempt: the last one that was recorded.
+    services: whose answers are not applied, by client. syncs: what clients have read for their
+    work. numbers: sent up and down since the last update. attempt: the last one that was recorded.
     """
 
     services: dict[int, _OpenService] = field(default_factory=dict)
@@ -156,7 +168,15 @@ class ServerLoop:
         a, clients = self._account, self._clients.fields() if self._clients else {}
         clients.setdefault("staleness", a.staleness)
         return Status(
-            *(a.updates, a.uploads, a.time, a.bytes_up, a.bytes_down, a.late, a.accuracy, a.loss, self._loss),
+            a.updates,
+            a.uploads,
+            a.time,
+            a.bytes_up,
+            a.bytes_down,
+            a.late,
+            a.accuracy,
+            a.loss,
+            self._loss,
             stop_reason=self.stop_reason,
             concordance=a.concordance,
             checkpoints=self._checkpoints[0],
@@ -199,7 +219,8 @@ class ServerLoop:
         return found | ({"privacy": spent} if spent else {})
 
     def restart(self, account: Mapping[str, Any], *, lost: bool = False) -> Sequence[Order]:
-        """Continue with the counts of a run that was interrupted; return the orders that they count as sent.
+        """Continue with the counts of a run that was interrupted; return the orders that they count
+        as sent.
 
         lost: it may have continued after these counts were written.
         """
@@ -217,8 +238,12 @@ class ServerLoop:
             "loss": tuple(self._loss),
         }
 
-    def restore(self, account: Mapping[str, Any], services: Mapping[str, Any], *, lost: bool) -> None:
-        """Continue between two events of a run that was interrupted; lost: it may have continued after these counts."""
+    def restore(
+        self, account: Mapping[str, Any], services: Mapping[str, Any], *, lost: bool
+    ) -> None:
+        """Continue between two events of a run that was interrupted; lost: it may have continued
+        after these counts.
+        """
         self._resume_counts(account, lost=lost)
         self._open.services = {found[1]: _OpenService(*found) for found in services["open"]}
         self._open.syncs = dict(services["syncs"])
@@ -262,9 +287,11 @@ class ServerLoop:
     def serve(
         self, upload: Upload, how: Activation, arrived: float, now: Callable[[], float], size: int
     ) -> Sequence[Order]:
-        """Serve one upload and return the orders it leads to; () also when the privacy budget refuses it.
+        """Serve one upload and return the orders it leads to; () also when the privacy budget
+        refuses it.
 
-        arrived: when it reached the server; now: asked for the time when the service is done; size: its wire bytes.
+        arrived: when it reached the server; now: asked for the time when the service is done; size:
+        its wire bytes.
         """
         if refusal := self.privacy_filter.refuses(upload):
             self.stop(refusal)
@@ -315,8 +342,8 @@ class ServerLoop:
     def _received(self, upload: Upload) -> Sequence[Order]:
         """Have an upload served and charge what that releases, before anything else can fail.
 
-        Where serving fails a release may have been written already: then the plan alone bounds what was released.
-        What diverges is refused before it is.
+        Where serving fails a release may have been written already: then the plan alone bounds what
+        was released. What diverges is refused before it is.
         """
         try:
             orders = self.server.receive(upload)
@@ -332,11 +359,16 @@ class ServerLoop:
         return orders
 
     def unserved(self, upload: Upload) -> None:
-        """Account for an upload that was sent but comes too late to be served: anyone who sees it has what it releases.
+        """Account for an upload that was sent but comes too late to be served: anyone who sees it
+        has what it releases.
 
         One that the privacy_filter refuses was never sent.
         """
-        if self.privacy_filter.of_uploads and upload.releases and not self.privacy_filter.refuses(upload):
+        if (
+            self.privacy_filter.of_uploads
+            and upload.releases
+            and not self.privacy_filter.refuses(upload)
+        ):
             self._record_releases(upload.releases, upload, upload.client, self.server.updates + 1)
 
     def sent(self, order: Order, at: float, arrives: float, size: int) -> None:
@@ -372,7 +404,10 @@ class ServerLoop:
         if metrics.validation:
             self._record_evaluation(metrics.validation, "validation", round, at)
         self.observer.emit(
-            "numbers", round=self.updates, up=self._account.numbers_up, down=self._account.numbers_down
+            "numbers",
+            round=self.updates,
+            up=self._account.numbers_up,
+            down=self._account.numbers_down,
         )
         self._reports.hold(metrics)
         if report:
@@ -412,7 +447,9 @@ class ServerLoop:
             self.applied(client, math.nan)
 
     def _settle_numbers(self) -> None:
-        """An update is made: what was sent for it counts from now on, as its bytes do by their round."""
+        """An update is made: what was sent for it counts from now on, as its bytes do by their
+        round.
+        """
         self._account.numbers_up += self._open.numbers[0]
         self._account.numbers_down += self._open.numbers[1]
         self._open.numbers = [0, 0]
@@ -434,12 +471,16 @@ class ServerLoop:
             self.applied(client, math.nan)
         loss = orders[0].loss if answers and orders else upload.loss
         due, woke, late, _ = how
-        self._open.services[client] = _OpenService(round, client, upload.step, due, woke, late, served, loss)
+        self._open.services[client] = _OpenService(
+            round, client, upload.step, due, woke, late, served, loss
+        )
         if not answers:
             self.applied(client, math.nan)
 
     def _record_attempt(self, attempt: Attempt) -> None:
-        """Record who takes part in an attempt, with its first upload; late ones are of attempts before it."""
+        """Record who takes part in an attempt, with its first upload; late ones are of attempts
+        before it.
+        """
         place = attempt.round, attempt.number
         if place > self._open.attempt:
             self._open.attempt = place
@@ -455,7 +496,12 @@ class ServerLoop:
 
     def _record_order(self, order: Order, served: float) -> None:
         service = self._open.services.get(order.client)
-        if service and service.loss != service.loss and service.round == order.round and not order.is_query:
+        if (
+            service
+            and service.loss != service.loss
+            and service.round == order.round
+            and not order.is_query
+        ):
             # its upload was held back until now
             self._open.services[order.client] = service._replace(loss=order.loss, served=served)
         if order.cache is not None:
@@ -463,7 +509,9 @@ class ServerLoop:
             if self._clients:
                 self._clients.served(order.client, order.cache)
 
-    def _record_releases(self, releases: Sequence[Release], upload: Upload, client: int, round: int) -> None:
+    def _record_releases(
+        self, releases: Sequence[Release], upload: Upload, client: int, round: int
+    ) -> None:
         """Account what was released, and record it; `upload`: whose service it came of."""
         ids = releases[0].ids
         loss = self.privacy_filter.charge(

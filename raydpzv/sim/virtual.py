@@ -1,10 +1,11 @@
 """The virtual clock: a run as a heap of events, the same bits on any host.
 
-A client's life: its next epoch (or the end of the running round trip, if later or if there are no epochs) -> compute
--> uplink -> queue at the server -> downlink -> apply. Where a client asks first, its request, the answer and applying
-it lie between epoch and compute. Clients' work is started as soon as its order has arrived in virtual time, so on a
-parallel host the clients compute side by side while the server serves strictly in virtual-time order.
-A query is answered on arrival, with the model as it is then; only its way there and back takes time.
+A client's life: its next epoch (or the end of the running round trip, if later or if there are no
+epochs) -> compute -> uplink -> queue at the server -> downlink -> apply. Where a client asks first,
+its request, the answer and applying it lie between epoch and compute. Clients' work is started as
+soon as its order has arrived in virtual time, so on a parallel host the clients compute side by
+side while the server serves strictly in virtual-time order. A query is answered on arrival, with
+the model as it is then; only its way there and back takes time.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ NOBODY_WAKES = "no client wakes any more: the arrivals have ended"
 
 @dataclass(frozen=True)
 class Timing:
-    """What takes how long: activation epochs, clients' compute and server's service delays, the network."""
+    """What takes how long: activation epochs, clients' compute and server's service delays, the
+    network.
+    """
 
     arrivals: Arrivals
     compute: DelayModel
@@ -56,7 +59,9 @@ class Arrival(NamedTuple):
 
     client: int
     handle: Any
-    upload: Upload | None  # taken early where its size decides when it arrives, or a checkpoint holds it
+    upload: (
+        Upload | None
+    )  # taken early where its size decides when it arrives, or a checkpoint holds it
     how: Activation
     promised: int | None
 
@@ -80,9 +85,9 @@ def _nothing() -> None:
 class LoopHooks:
     """What a run under the virtual clock calls.
 
-    stop: asked after each event whether the run is to end. tick: called after every service. updated: called after
-    every update of the model, before new orders are sent. stopped: called where `stop` ends the run, before answers on
-    their way are delivered.
+    stop: asked after each event whether the run is to end. tick: called after every service.
+    updated: called after every update of the model, before new orders are sent. stopped: called
+    where `stop` ends the run, before answers on their way are delivered.
     """
 
     stop: Stop = field(default_factory=threading.Event)
@@ -132,7 +137,9 @@ class _ClientClocks:
 
 
 class VirtualRun:
-    """One run under the virtual clock; state: where it resumes (see `state` and `moment`), None: at its start."""
+    """One run under the virtual clock; state: where it resumes (see `state` and `moment`), None: at
+    its start.
+    """
 
     def __init__(
         self,
@@ -157,7 +164,8 @@ class VirtualRun:
         try:
             self._run()
         except Stalled:
-            # a client that does not answer may have sent something, and would be waited for once more
+            # a client that does not answer may have sent something, and would be waited for once
+            # more
             if self._server_loop.privacy_filter.of_uploads:
                 self._server_loop.privacy_filter.give_up()
             raise
@@ -180,7 +188,9 @@ class VirtualRun:
         self._finish()
 
     def state(self) -> dict[str, Any]:
-        """Return what a run of rounds needs to continue, beside its server's state: asked for in `updated`."""
+        """Return what a run of rounds needs to continue, beside its server's state: asked for in
+        `updated`.
+        """
         return {
             "time": self._now,
             "busy_until": self._busy_until,
@@ -192,11 +202,16 @@ class VirtualRun:
     def moment(self) -> dict[str, Any]:
         """Return all that any run needs to continue between two events, beside its roles.
 
-        Asked for in `tick` or `stopped`. Uploads that are computed elsewhere are waited for: they are messages under
-        way.
+        Asked for in `tick` or `stopped`. Uploads that are computed elsewhere are waited for: they
+        are messages under way.
         """
         events = {"events": self._events.change(self._with_upload)}
-        return self.state() | events | self._clients.state() | {"services": self._server_loop.services()}
+        return (
+            self.state()
+            | events
+            | self._clients.state()
+            | {"services": self._server_loop.services()}
+        )
 
     def _with_upload(self, event: Any) -> Any:
         if type(event) is not Arrival or event.upload:
@@ -217,7 +232,9 @@ class VirtualRun:
         self._now = state["time"]
         self._busy_until = state["busy_until"]
         self._clients.works = Counter(dict(state["works"]))
-        for order in self._server_loop.restart(state["status"], lost=not state.get("stopped", False)):
+        for order in self._server_loop.restart(
+            state["status"], lost=not state.get("stopped", False)
+        ):
             self._send(order, self._busy_until)
         self._evaluate_if_due()
 
@@ -240,7 +257,9 @@ class VirtualRun:
         return self._server_loop.stop_reason is None
 
     def _send(self, order: Order, at: float) -> None:
-        """Send an order; work that need not wait for the client's next epoch begins at once, beside others'."""
+        """Send an order; work that need not wait for the client's next epoch begins at once, beside
+        others'.
+        """
         size, network = order.body.wire_bytes, self._timing.network
         if order.request_bytes is not None:
             called = at + network.downlink(order.client, 0)
@@ -253,7 +272,9 @@ class VirtualRun:
         )
 
     def _deliver(self, event: Delivery, now: float) -> None:
-        """The client applies the order and starts its next work; the upload's arrival is known already."""
+        """The client applies the order and starts its next work; the upload's arrival is known
+        already.
+        """
         order, client = event.order, event.order.client
         if order.is_query:
             self._work(order, self._host.submit(order), now, now, now)
@@ -275,7 +296,9 @@ class VirtualRun:
         self._work(order, handle, woke, due, woke)
 
     def _work(self, order: Order, handle: Any, begins: float, due: float, woke: float) -> None:
-        """Plan the arrival of the upload that comes of an order whose work begins then; see `Activation`."""
+        """Plan the arrival of the upload that comes of an order whose work begins then; see
+        `Activation`.
+        """
         client, sent, timing = order.client, begins, self._timing
         if not (order.is_query or order.asks):
             sent += timing.compute.of(client, self._clients.next_work(client))
@@ -325,10 +348,14 @@ class VirtualRun:
 
     def _evaluate(self) -> None:
         # the model is what it is when the last service is done, not when its upload came
-        self._server_loop.evaluated(self._scoring.score(), max(self._now, self._busy_until), report=False)
+        self._server_loop.evaluated(
+            self._scoring.score(), max(self._now, self._busy_until), report=False
+        )
 
     def _finish(self) -> None:
-        """Deliver the answers still on their way, so that the final models hold every release, and evaluate."""
+        """Deliver the answers still on their way, so that the final models hold every release, and
+        evaluate.
+        """
         over = self._over()
         while self._events:
             time, event = self._events.pop()
@@ -356,7 +383,9 @@ class VirtualRun:
             self._server_loop.unserved(event.upload or self._host.result(event.handle))
 
     def _charge_what_was_sent(self) -> None:
-        """Account for the uploads on their way when the run broke off; one that cannot be had leaves no account."""
+        """Account for the uploads on their way when the run broke off; one that cannot be had
+        leaves no account.
+        """
         over = self._over()
         try:
             while self._events:

@@ -1,6 +1,7 @@
 """The wall clock: every client runs its own loop on its own activation clock; nobody orchestrates.
 
-The server serves in true arrival order, one upload at a time. The same code runs in threads of one process and in
+The server serves in true arrival order, one upload at a time. The same code runs in threads of one
+process and in
 Ray actors: a `ServerConnection` says how a client reaches the server.
 """
 
@@ -27,7 +28,9 @@ from raydpzv.wire.messages import Body, SaveState
 
 @dataclass(frozen=True)
 class Answer:
-    """What a client gets back: an order if there is one for it by now, and whether the run is over."""
+    """What a client gets back: an order if there is one for it by now, and whether the run is
+    over.
+    """
 
     order: Order | None
     over: bool
@@ -36,8 +39,8 @@ class Answer:
 class UnderWay(NamedTuple):
     """What is under way at a moment between two services.
 
-    trays: each client's orders that it has not got yet; handed: those that it got since its last upload was served, and
-    may have applied; served: how many uploads of each client were.
+    trays: each client's orders that it has not got yet; handed: those that it got since its last
+    upload was served, and may have applied; served: how many uploads of each client were.
     """
 
     time: float
@@ -67,7 +70,9 @@ class ServerConnection(Protocol):
 
 
 class Resumption(NamedTuple):
-    """Where a resumed run's server loop starts: the clients' first orders, and how many uploads of each were served."""
+    """Where a resumed run's server loop starts: the clients' first orders, and how many uploads of
+    each were served.
+    """
 
     orders: Sequence[Order]
     served: Mapping[int, int]
@@ -76,8 +81,8 @@ class Resumption(NamedTuple):
 class LockedServerLoop:
     """A `ServerLoop` behind a lock, with an out-tray per client for orders that become ready later.
 
-    service: seconds that serving upload 0, 1, ... takes. barrier: for how many clients' uploads the server waits; with
-    fewer clients that still wake the run is over.
+    service: seconds that serving upload 0, 1, ... takes. barrier: for how many clients' uploads the
+    server waits; with fewer clients that still wake the run is over.
     """
 
     def __init__(
@@ -92,7 +97,9 @@ class LockedServerLoop:
         self._server_loop, self._clock, self._service = server_loop, clock, service
         self._awake, self._barrier = set(range(clients)), barrier
         self._changed = threading.Condition()
-        self._serving = threading.Lock()  # one upload at a time; a service's duration must not block control
+        self._serving = (
+            threading.Lock()
+        )  # one upload at a time; a service's duration must not block control
         self._trays: dict[int, list[Order]] = {m: [] for m in range(clients)}
         self._stopping = threading.Event()
         self._served = Counter(resumed.served if resumed else {})
@@ -103,10 +110,14 @@ class LockedServerLoop:
 
     @contextmanager
     def halted(self) -> Iterator[UnderWay]:
-        """Keep everything as it is while the block runs: nothing is served, handed out or recorded meanwhile."""
+        """Keep everything as it is while the block runs: nothing is served, handed out or recorded
+        meanwhile.
+        """
         with self._changed:
             trays = {m: tuple(o for o in tray if not o.is_query) for m, tray in self._trays.items()}
-            yield UnderWay(time_on_record(self._clock), trays, dict(self._handed), dict(self._served))
+            yield UnderWay(
+                time_on_record(self._clock), trays, dict(self._handed), dict(self._served)
+            )
 
     def first(self, client: int) -> Answer:
         with self._changed:
@@ -115,7 +126,9 @@ class LockedServerLoop:
     def exchange(self, upload: Upload, how: Activation, applied: float) -> Answer:
         arrived = self._clock.now()
         with self._serving:
-            pause(self._stopping, 0.0 if upload.is_query else self._service(self._server_loop.uploads))
+            pause(
+                self._stopping, 0.0 if upload.is_query else self._service(self._server_loop.uploads)
+            )
             with self._changed:
                 if not upload.is_query:
                     self._server_loop.applied(upload.client, applied)
@@ -151,7 +164,9 @@ class LockedServerLoop:
             self._changed.notify_all()
 
     def heard(self, client: int) -> float | None:
-        """Return when the last upload of a client that was served came; None: none came in this segment."""
+        """Return when the last upload of a client that was served came; None: none came in this
+        segment.
+        """
         return self._heard.get(client)
 
     def stop(self, reason: str) -> None:
@@ -169,7 +184,8 @@ class LockedServerLoop:
         """Score the clients' held-out embeddings (client order) with the head as it is now."""
         with self._changed:
             self._server_loop.evaluated(
-                composed(cast(VerticalServer, self._server_loop.server), uploads), time_on_record(self._clock)
+                composed(cast(VerticalServer, self._server_loop.server), uploads),
+                time_on_record(self._clock),
             )
 
     def close(self) -> None:
@@ -201,7 +217,8 @@ NOTHING_APPLIED = -1
 class ClientStart(NamedTuple):
     """Where a client's loop starts in the midst of a run.
 
-    after: the time from which its epochs count, before which it does nothing; works: the pieces of work it has done.
+    after: the time from which its epochs count, before which it does nothing; works: the pieces of
+    work it has done.
     """
 
     after: float = -math.inf
@@ -209,9 +226,11 @@ class ClientStart(NamedTuple):
 
 
 class SegmentStart(NamedTuple):
-    """Where a segment of a run starts for its clients. served: uploads of each that were served before.
+    """Where a segment of a run starts for its clients. served: uploads of each that were served
+    before.
 
-    number: of the segment, from 1; time: of the run's clock; evaluated: after how many updates the last evaluation was.
+    number: of the segment, from 1; time: of the run's clock; evaluated: after how many updates the
+    last evaluation was.
     """
 
     number: int
@@ -244,7 +263,9 @@ class EvaluationSchedule:
         self._every, self._count = every, evaluated // every
 
     def due(self, updates: int) -> bool:
-        """Return whether the model is to be evaluated now, after so many updates; the caller does so."""
+        """Return whether the model is to be evaluated now, after so many updates; the caller does
+        so.
+        """
         count, self._count = self._count, max(self._count, updates // self._every)
         return self._count > count
 
@@ -268,11 +289,11 @@ class WallPace(NamedTuple):
 class ClientLoop:
     """One client's life under the wall clock.
 
-    Its epochs come from the arrivals, not from the end of its last round trip: an epoch that falls into a running
-    round trip is served at its end and counted as late; arrivals without epochs let it begin at once. Simulated compute
-    and network delays are real sleeps here. An activation that begins with a request continues with the answer to it.
-    A role that `answers_queries` does so while it waits for its epoch or for an order, not while it
-    computes or sends.
+    Its epochs come from the arrivals, not from the end of its last round trip: an epoch that falls
+    into a running round trip is served at its end and counted as late; arrivals without epochs let
+    it begin at once. Simulated compute and network delays are real sleeps here. An activation that
+    begins with a request continues with the answer to it. A role that `answers_queries` does so
+    while it waits for its epoch or for an order, not while it computes or sends.
     lock: held while the role works, for other users of the role.
     """
 
@@ -357,7 +378,9 @@ class ClientLoop:
             return SavedClient(saved_state(self._client, self._role), self._applied)
 
     def _listen(self, applied: float) -> None:
-        """Wake no more; an answers_queries role continues answering queries until the run is over."""
+        """Wake no more; an answers_queries role continues answering queries until the run is
+        over.
+        """
         if self._answers_queries:
             self._port.finish(self._client, applied)
             self._idle(math.inf)
@@ -397,12 +420,14 @@ class ClientLoop:
         if self._stopping.is_set():
             return Answer(None, True)
         raise Stalled(
-            f"client {self._client} got no order within {self._timeout:g} s of its upload: another client stopped "
-            "or is slower than that; raise resources.timeout"
+            f"client {self._client} got no order within {self._timeout:g} s of its upload: another "
+            "client stopped or is slower than that; raise resources.timeout"
         )
 
 
 def pause(stopping: threading.Event, seconds: float) -> None:
-    """Wait until the time is over or `stopping` is set; any length (one wait takes at most threading.TIMEOUT_MAX)."""
+    """Wait until the time is over or `stopping` is set; any length (one wait takes at most
+    threading.TIMEOUT_MAX).
+    """
     while seconds > 0 and not stopping.wait(min(seconds, 1e6)):
         seconds -= 1e6

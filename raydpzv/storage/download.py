@@ -1,4 +1,6 @@
-"""A storage's folder on this machine's disk: a new one, a downloaded copy, or the one that wrote the storage."""
+"""A storage's folder on this machine's disk: a new one, a downloaded copy, or the one that wrote
+the storage.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,9 @@ _NAMED = 3
 
 @dataclass(frozen=True)
 class Link:
-    """The storage that a folder is a copy of; the id of its writer ("": it was only downloaded), and the manifest."""
+    """The storage that a folder is a copy of; the id of its writer ("": it was only downloaded),
+    and the manifest.
+    """
 
     uri: str
     writer: str
@@ -52,7 +56,9 @@ class Link:
 
 
 def link_of(folder: Path) -> Link | None:
-    """Return the storage that a folder is a copy of; None if there is none. Raises DataError if the link is damaged."""
+    """Return the storage that a folder is a copy of; None if there is none. Raises DataError if the
+    link is damaged.
+    """
     path = folder / LINK
     if not path.is_file():
         return None
@@ -65,11 +71,14 @@ def link_of(folder: Path) -> Link | None:
 
 
 def check_apart(folder: Path, uri: str) -> None:
-    """Raise InputError if a storage lies in the folder that it is a copy of, or the folder in the storage."""
+    """Raise InputError if a storage lies in the folder that it is a copy of, or the folder in the
+    storage.
+    """
     there, here = open_storage(uri).on_this_disk, folder.resolve()
     if there and (there.is_relative_to(here) or here.is_relative_to(there)):
         raise InputError(
-            f"--storage {uri}: lies in {folder}, or has it in itself; choose another --storage or --out"
+            f"--storage {uri}: lies in {folder}, or has it in itself; choose another --storage or "
+            "--out"
         )
 
 
@@ -80,7 +89,9 @@ def link(folder: Path, uploader: FolderUploader) -> None:
 
 
 def stored(uri: str) -> Manifest | None:
-    """Return the newest manifest of a storage; None if it is empty. Raises InputError where it cannot be read."""
+    """Return the newest manifest of a storage; None if it is empty. Raises InputError where it
+    cannot be read.
+    """
     with naming(uri):
         return latest(open_storage(uri))
 
@@ -95,7 +106,8 @@ def stored_kind(uri: str) -> str | None:
 def created(uri: str, kind: str, waits: Waits = lambda sentence: None) -> Iterator[FolderUploader]:
     """Hold an empty storage while the block runs, for a new folder.
 
-    waits: see `raydpzv.storage.lease`. Raises InputError if the storage holds anything; nothing is written there then.
+    waits: see `raydpzv.storage.lease`. Raises InputError if the storage holds anything; nothing is
+    written there then.
     """
     storage = open_storage(uri)
     with naming(uri):
@@ -109,19 +121,22 @@ def created(uri: str, kind: str, waits: Waits = lambda sentence: None) -> Iterat
 def _check_empty(uri: str) -> None:
     if kind := stored_kind(uri):
         raise InputError(
-            f"{uri}: holds a {kind} already; choose another --storage, or continue it: raydpzv resume {uri}"
+            f"{uri}: holds a {kind} already; choose another --storage, or continue it: raydpzv "
+            f"resume {uri}"
         )
 
 
 @contextmanager
-def resumed(uri: str, folder: Path, waits: Waits = lambda sentence: None) -> Iterator[FolderUploader]:
+def resumed(
+    uri: str, folder: Path, waits: Waits = lambda sentence: None
+) -> Iterator[FolderUploader]:
     """Hold a storage while the block runs, with its content in this folder.
 
-    A folder that the storage's last writer wrote is used as it is: it holds everything that was released. Else the
-    newest manifest is downloaded, which may lack the writer's last releases.
+    A folder that the storage's last writer wrote is used as it is: it holds everything that was
+    released. Else the newest manifest is downloaded, which may lack the writer's last releases.
 
-    waits: see `raydpzv.storage.lease`. Raises InputError for an empty storage, and for a folder with other or older
-    content; NotRecomputable where a release would be made twice.
+    waits: see `raydpzv.storage.lease`. Raises InputError for an empty storage, and for a folder
+    with other or older content; NotRecomputable where a release would be made twice.
     """
     storage = open_storage(uri)
     with naming(uri):
@@ -132,7 +147,9 @@ def resumed(uri: str, folder: Path, waits: Waits = lambda sentence: None) -> Ite
             require_repeatable(storage, base)
     if is_written(folder):  # before its lease is waited for
         kind = "run" if RunFolder.begun(folder) else "search"
-        raise InputError(f"{folder}: another process is writing this {kind}; wait for it, or stop it")
+        raise InputError(
+            f"{folder}: another process is writing this {kind}; wait for it, or stop it"
+        )
     with _leased(storage, "", waits) as uploader:
         with naming(uri):
             base = _newest(storage)
@@ -160,21 +177,30 @@ def fetch(uri: str, folder: Path) -> Manifest:
 
 
 def check_not_midway(folder: Path) -> None:
-    """Raise InputError for a downloaded copy of a run that had not ended: it may be under way elsewhere."""
+    """Raise InputError for a downloaded copy of a run that had not ended: it may be under way
+    elsewhere.
+    """
     if said := midway(folder):
         raise InputError(f"{folder}: {said}")
 
 
 def midway(folder: Path) -> str:
-    """Return, for a downloaded copy of a run that had not ended, what it is and what to do; "" for all else."""
+    """Return, for a downloaded copy of a run that had not ended, what it is and what to do; "" for
+    all else.
+    """
     found = link_of(folder)
-    if found is None or found.writer or not RunFolder.begun(folder) or RunFolder(folder).has_summary():
+    if (
+        found is None
+        or found.writer
+        or not RunFolder.begun(folder)
+        or RunFolder(folder).has_summary()
+    ):
         return ""
     uri = shlex.quote(found.uri)
     return (
-        f"is a copy of {found.uri} from before its run ended, and the run may be under way elsewhere; once it has "
-        f"ended download it again: raydpzv fetch {uri} FOLDER; or, if its machine is lost, continue it: "
-        f"raydpzv resume {uri} --out FOLDER"
+        f"is a copy of {found.uri} from before its run ended, and the run may be under way "
+        f"elsewhere; once it has ended download it again: raydpzv fetch {uri} FOLDER; or, if its "
+        f"machine is lost, continue it: raydpzv resume {uri} --out FOLDER"
     )
 
 
@@ -184,14 +210,16 @@ def _newest(storage: StorageFolder) -> Manifest:
     check_unused(storage)
     uri = shlex.quote(storage.uri)
     raise InputError(
-        f"{storage.uri}: holds no run and no search; begin one with: raydpzv run SCENARIO --storage {uri}"
+        f"{storage.uri}: holds no run and no search; begin one with: raydpzv run SCENARIO "
+        f"--storage {uri}"
     )
 
 
 @contextmanager
 def _leased(storage: StorageFolder, kind: str, waits: Waits) -> Iterator[FolderUploader]:
     with naming(storage.uri):
-        # above the manifests' epochs too, in case the leases were deleted: the newest manifest has the newest epoch
+        # above the manifests' epochs too, in case the leases were deleted: the newest manifest has
+        # the newest epoch
         lease = Lease.acquire(storage, TIMES.lease, newest_epoch(storage), waits=waits)
     uploader = FolderUploader(storage, lease, kind, TIMES)
     with uploader.released():
@@ -199,7 +227,9 @@ def _leased(storage: StorageFolder, kind: str, waits: Waits) -> Iterator[FolderU
 
 
 def _is_last_writers(folder: Path, uri: str, base: Manifest, holder: str) -> bool:
-    """Return whether a folder is the one that the storage's last writer wrote. holder: of the last lease."""
+    """Return whether a folder is the one that the storage's last writer wrote. holder: of the last
+    lease.
+    """
     found = link_of(folder)
     return (
         found is not None
@@ -210,15 +240,18 @@ def _is_last_writers(folder: Path, uri: str, base: Manifest, holder: str) -> boo
 
 
 def _is_copy(folder: Path, uri: str, base: Manifest) -> bool:
-    """Return whether a folder is a copy of this manifest; False if empty. Raises InputError for another folder."""
+    """Return whether a folder is a copy of this manifest; False if empty. Raises InputError for
+    another folder.
+    """
     found = link_of(folder)
     if found == Link(uri, "", base.name):
         return True
     if not _free(folder):
         if found and found.uri == uri:
             raise InputError(
-                f"{folder}: holds an older copy of this storage, which was written to elsewhere since; continue in "
-                f"another folder: raydpzv resume {shlex.quote(uri)} --out FOLDER; or delete this one"
+                f"{folder}: holds an older copy of this storage, which was written to elsewhere "
+                f"since; continue in another folder: raydpzv resume {shlex.quote(uri)} --out "
+                "FOLDER; or delete this one"
             )
         raise InputError(f"{folder}: holds something else; choose another --out, or delete it")
     return False
@@ -229,7 +262,9 @@ def _free(folder: Path) -> bool:
 
 
 def _download(storage: StorageFolder, folder: Path, base: Manifest) -> Manifest:
-    """Download a manifest's files, or those of a newer one if they are gone; return the manifest."""
+    """Download a manifest's files, or those of a newer one if they are gone; return the
+    manifest.
+    """
     check_free(folder)
     scratch = folder.with_name(f".{folder.name}.{os.getpid()}")
     for _ in range(_TRIES):
@@ -242,7 +277,8 @@ def _download(storage: StorageFolder, folder: Path, base: Manifest) -> Manifest:
                 return base
         except OSError as error:
             raise InputError(
-                f"{folder}: cannot download {storage.uri} there ({reason(error)}); see to disk and storage"
+                f"{folder}: cannot download {storage.uri} there ({reason(error)}); see to disk and "
+                "storage"
             ) from None
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
@@ -271,7 +307,9 @@ def _downloaded(storage: StorageFolder, target: Path, base: Manifest) -> bool:
         whole.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(whole, data, mode=0o600 if whole.name in _PRIVATE else 0o666)
         if whole.name == "scenario.toml":
-            (whole.parent / "rows").mkdir(exist_ok=True)  # storages have no empty folders, and runs have one
+            (whole.parent / "rows").mkdir(
+                exist_ok=True
+            )  # storages have no empty folders, and runs have one
     return True
 
 
@@ -282,7 +320,8 @@ def _link(folder: Path, found: Link) -> None:
 def check_unused(storage: StorageFolder) -> None:
     """Raise InputError for a folder that holds other files, unless it has ever been a storage.
 
-    Files that are put beside a storage later do no harm. An interrupted first upload may leave only empty folders.
+    Files that are put beside a storage later do no harm. An interrupted first upload may leave only
+    empty folders.
     """
     others = [name for name in storage.entries() if not _OWN.fullmatch(name)]
     others.sort(key=lambda name: name.startswith("."))
@@ -290,6 +329,6 @@ def check_unused(storage: StorageFolder) -> None:
         return
     more = f" and {len(others) - _NAMED} more" if len(others) > _NAMED else ""
     raise InputError(
-        f"{storage.uri}: holds other things ({', '.join(others[:_NAMED])}{more}) and no storage; give the URI of a "
-        "folder that is empty or not there yet"
+        f"{storage.uri}: holds other things ({', '.join(others[:_NAMED])}{more}) and no storage; "
+        "give the URI of a folder that is empty or not there yet"
     )

@@ -27,8 +27,8 @@ def is_uri(text: str) -> bool:
 class StorageFolder:
     """A folder whose files are written whole, read whole and listed.
 
-    All names are new, but for the writer's own lease. So an interrupted write leaves a file that nothing refers to, and
-    on a disk one whose name begins with a dot. Failures raise OSError.
+    All names are new, but for the writer's own lease. So an interrupted write leaves a file that
+    nothing refers to, and on a disk one whose name begins with a dot. Failures raise OSError.
     """
 
     def __init__(self, filesystem: Any, base: str, uri: str) -> None:
@@ -62,7 +62,9 @@ class StorageFolder:
                 self._put(path, data)
 
     def names(self, folder: str) -> list[str]:
-        """Return the sorted names of the files directly in a subfolder, without those that are being written."""
+        """Return the sorted names of the files directly in a subfolder, without those that are
+        being written.
+        """
         return [name for name in self._files(folder, recursive=False) if not name.startswith(".")]
 
     def below(self, folder: str) -> list[str]:
@@ -70,8 +72,12 @@ class StorageFolder:
         return self._files(folder, recursive=True)
 
     def entries(self) -> list[str]:
-        """Return the sorted names of all files and folders directly in it; [] where it does not exist."""
-        return sorted(info.base_name for info in self._listed(self._base, recursive=False) if info.base_name)
+        """Return the sorted names of all files and folders directly in it; [] where it does not
+        exist.
+        """
+        return sorted(
+            info.base_name for info in self._listed(self._base, recursive=False) if info.base_name
+        )
 
     def delete(self, name: str) -> None:
         """Delete a file, if it exists."""
@@ -84,7 +90,9 @@ class StorageFolder:
     def _files(self, folder: str, *, recursive: bool) -> list[str]:
         base = self._path(folder)
         return sorted(
-            info.path[len(base) + 1 :] for info in self._listed(base, recursive=recursive) if info.is_file
+            info.path[len(base) + 1 :]
+            for info in self._listed(base, recursive=recursive)
+            if info.is_file
         )
 
     def _listed(self, path: str, *, recursive: bool) -> list[Any]:
@@ -94,7 +102,9 @@ class StorageFolder:
         with _as_oserror():
             try:
                 found: list[Any] = self._filesystem.get_file_info(selector)
-            except FileNotFoundError:  # created after pyarrow had missed it, before it was asked for again
+            except (
+                FileNotFoundError
+            ):  # created after pyarrow had missed it, before it was asked for again
                 found = self._filesystem.get_file_info(selector)
             return found
 
@@ -118,21 +128,27 @@ class StorageFolder:
 
 
 def check_uri(uri: str) -> None:
-    """Raise InputError for a URI that names no folder or contains a secret; opens no file system."""
+    """Raise InputError for a URI that names no folder or contains a secret; opens no file
+    system.
+    """
     scheme = urlsplit(uri).scheme
     if not is_uri(uri) or not scheme:
         raise InputError(
-            f"--storage: wanted the URI of a folder, such as s3://bucket/folder or file:///shared/folder, got {uri}"
+            "--storage: wanted the URI of a folder, such as s3://bucket/folder or "
+            f"file:///shared/folder, got {uri}"
         )
     if ":" in urlsplit(uri).netloc.rpartition("@")[0]:
         raise InputError(
-            "--storage: a password or secret key does not belong in a URI, which logs and process lists show; give it "
-            "as pyarrow's documentation says for the file system, as in AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+            "--storage: a password or secret key does not belong in a URI, which logs and process "
+            "lists show; give it as pyarrow's documentation says for the file system, as in "
+            "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
         )
 
 
 def open_storage(uri: str) -> StorageFolder:
-    """Return the folder that a URI names. Raises InputError for a URI that cannot be opened here."""
+    """Return the folder that a URI names. Raises InputError for a URI that cannot be opened
+    here.
+    """
     check_uri(uri)
     from pyarrow.fs import FileSystem
 
@@ -163,7 +179,8 @@ def naming(uri: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise InputError(
-            f"{uri}: cannot be read or written ({reason(error)}); see to its permissions and to the way there"
+            f"{uri}: cannot be read or written ({reason(error)}); see to its permissions and to "
+            "the way there"
         ) from None
 
 

@@ -1,11 +1,13 @@
 """One writer per storage: a lease that its holder renews, and loses when it dies.
 
-leases/00000003-<id>.json names the writer of epoch 3 and holds a counter that grows. A process that wants to write
-watches the newest lease for the time that it names. If the counter does not move, the holder is dead, and the process
-writes a lease of the next epoch, at once where the holder ran on the same system and has ended. Clocks of two machines
-are never compared, and file systems need no compare-and-swap: each process writes only its own file and then reads the
-others'. If a listing shows everything written before it, at most one of two processes with the same epoch continues. A
-holder that was only slow finds the newer epoch when it looks, which it does before and after each manifest.
+leases/00000003-<id>.json names the writer of epoch 3 and holds a counter that grows. A process that
+wants to write watches the newest lease for the time that it names. If the counter does not move,
+the holder is dead, and the process writes a lease of the next epoch, at once where the holder ran
+on the same system and has ended. Clocks of two machines are never compared, and file systems need
+no compare-and-swap: each process writes only its own file and then reads the others'. If a listing
+shows everything written before it, at most one of two processes with the same epoch continues. A
+holder that was only slow finds the newer epoch when it looks, which it does before and after each
+manifest.
 """
 
 from __future__ import annotations
@@ -69,7 +71,9 @@ class _Found:
 
 
 class Lease:
-    """The right to write to a storage. Make one with `acquire`; this process holds it until `release`."""
+    """The right to write to a storage. Make one with `acquire`; this process holds it until
+    `release`.
+    """
 
     def __init__(self, storage: StorageFolder, epoch: int, seconds: float) -> None:
         self._storage, self.epoch, self.seconds = storage, epoch, seconds
@@ -87,8 +91,9 @@ class Lease:
     ) -> Lease:
         """Return the lease for an epoch above this one and above all that were held before.
 
-        If another process holds the lease, wait until that has not been renewed for its seconds. Raises InputError if
-        it is renewed, or if another process takes it at the same time; OSError if the storage fails.
+        If another process holds the lease, wait until that has not been renewed for its seconds.
+        Raises InputError if it is renewed, or if another process takes it at the same time; OSError
+        if the storage fails.
         """
         last = _newest(storage)
         if last and not last.ended:
@@ -96,12 +101,15 @@ class Lease:
         lease = cls(storage, max(above, last.epoch if last else 0) + 1, seconds)
         lease.renew()
         others = [
-            other for other in _all(storage) if other.epoch >= lease.epoch and other.name != lease._name
+            other
+            for other in _all(storage)
+            if other.epoch >= lease.epoch and other.name != lease._name
         ]
         if others:
             storage.delete(f"{LEASES}/{lease._name}")
             raise InputError(
-                f"{storage.uri}: {others[-1].process} takes this storage at this moment; wait for it, or choose another"
+                f"{storage.uri}: {others[-1].process} takes this storage at this moment; wait for "
+                "it, or choose another"
             )
         for other in _all(storage):
             if other.epoch < lease.epoch - 1:
@@ -127,9 +135,9 @@ class Lease:
         newest = _newest(self._storage)
         if newest and newest.epoch > self.epoch:
             raise Fenced(
-                f"{self._storage.uri}: {newest.process} has taken this storage over, since this process's lease had "
-                f"not moved for {self.seconds:g} s; nothing more is written there, and what came after the last commit "
-                "is only in this machine's copy"
+                f"{self._storage.uri}: {newest.process} has taken this storage over, since this "
+                f"process's lease had not moved for {self.seconds:g} s; nothing more is written "
+                "there, and what came after the last commit is only in this machine's copy"
             )
 
     def _write(self, *, released: bool) -> None:
@@ -164,12 +172,15 @@ def _outlive(
         if found.fact("released", False) and found.epoch == last.epoch:
             return
         raise InputError(
-            f"{storage.uri}: {found.process} is writing to this storage; wait for it, stop it, or choose another"
+            f"{storage.uri}: {found.process} is writing to this storage; wait for it, stop it, or "
+            "choose another"
         )
 
 
 def _system() -> str:
-    """Return the boot and the container whose processes have these numbers; where that is unknown, no other's."""
+    """Return the boot and the container whose processes have these numbers; where that is unknown,
+    no other's.
+    """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"
@@ -188,5 +199,9 @@ def _newest(storage: StorageFolder) -> _Found | None:
 
 
 def _all(storage: StorageFolder) -> list[_Found]:
-    read = [(name, storage.read(f"{LEASES}/{name}")) for name in storage.names(LEASES) if name[:8].isdigit()]
+    read = [
+        (name, storage.read(f"{LEASES}/{name}"))
+        for name in storage.names(LEASES)
+        if name[:8].isdigit()
+    ]
     return [_Found(int(name[:8]), name, data) for name, data in read if data is not None]

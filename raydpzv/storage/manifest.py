@@ -1,9 +1,10 @@
 """Manifests: all files of a folder at one moment, written last and never overwritten.
 
-commits/<epoch>-<number>.json names each file of the folder by its objects, one after the other, with their bytes and
-the sha256 of the whole file. A sha256 of the manifest ends it. Objects lie below by-<epoch>/, where only the writer of
-that epoch writes, under the file's own name (later versions with ~1, ~2, ... behind it). The newest complete manifest
-counts. A writer that lost its lease has an older epoch, so its manifests count for nothing.
+commits/<epoch>-<number>.json names each file of the folder by its objects, one after the other,
+with their bytes and the sha256 of the whole file. A sha256 of the manifest ends it. Objects lie
+below by-<epoch>/, where only the writer of that epoch writes, under the file's own name (later
+versions with ~1, ~2, ... behind it). The newest complete manifest counts. A writer that lost its
+lease has an older epoch, so its manifests count for nothing.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ class StoredFile:
 class Manifest:
     """A folder at one moment.
 
-    kind: "run" or "search"; writer: the id of the lease; noise: see `NO_NOISE`; over: the writer ends here and has
-    uploaded all that it has.
+    kind: "run" or "search"; writer: the id of the lease; noise: see `NO_NOISE`; over: the writer
+    ends here and has uploaded all that it has.
     """
 
     epoch: int
@@ -67,7 +68,9 @@ class Manifest:
 
 
 def latest(storage: StorageFolder) -> Manifest | None:
-    """Return the newest complete manifest; None if there is none. Raises DataError if all are damaged."""
+    """Return the newest complete manifest; None if there is none. Raises DataError if all are
+    damaged.
+    """
     for _ in range(_TRIES):
         names = storage.names(MANIFESTS)
         for name in reversed(names):
@@ -89,17 +92,21 @@ def _decoded(storage: StorageFolder, data: bytes) -> Manifest | None:
     if (found := facts["format"]) != _FORMAT:
         raise DataError(f"{storage.uri}: has format {found!r}, this program reads {_FORMAT}")
     facts["files"] = {
-        path: StoredFile(file["size"], file["sha256"], tuple((name, size) for name, size in file["pieces"]))
+        path: StoredFile(
+            file["size"], file["sha256"], tuple((name, size) for name, size in file["pieces"])
+        )
         for path, file in facts["files"].items()
     }
     return Manifest(**{each.name: facts[each.name] for each in fields(Manifest)})
 
 
 def require_repeatable(storage: StorageFolder, base: Manifest) -> None:
-    """Raise NotRecomputable where the writer may have released noise of the system after a manifest.
+    """Raise NotRecomputable where the writer may have released noise of the system after a
+    manifest.
 
-    A run that resumes from the manifest would make the same updates with other noise: two releases, one of them
-    charged. A newer manifest that is damaged shows that the writer continued after this one.
+    A run that resumes from the manifest would make the same updates with other noise: two releases,
+    one of them charged. A newer manifest that is damaged shows that the writer continued after this
+    one.
     """
     if base.noise == NO_NOISE:
         return
@@ -107,9 +114,10 @@ def require_repeatable(storage: StorageFolder, base: Manifest) -> None:
     if base.over and not newer:
         return
     raise NotRecomputable(
-        f"{storage.uri}: this {base.kind} draws its noise from the system, and its writer did not end cleanly: the "
-        "releases after its last upload are not in the storage, and would be drawn a second time and not charged; "
-        "resume on the machine that wrote it: raydpzv resume FOLDER; or start a new one in another storage"
+        f"{storage.uri}: this {base.kind} draws its noise from the system, and its writer did not "
+        "end cleanly: the releases after its last upload are not in the storage, and would be "
+        "drawn a second time and not charged; resume on the machine that wrote it: raydpzv resume "
+        "FOLDER; or start a new one in another storage"
     )
 
 
@@ -120,10 +128,14 @@ def content(storage: StorageFolder, path: str, file: StoredFile) -> bytes | None
         return None
     data = b"".join(piece for piece in pieces if piece is not None)
     if hashlib.sha256(data).hexdigest() != file.sha256:
-        raise DataError(f"{storage.uri}: {path} is damaged (its sha256 differs); restore it from a copy")
+        raise DataError(
+            f"{storage.uri}: {path} is damaged (its sha256 differs); restore it from a copy"
+        )
     return data
 
 
 def newest_epoch(storage: StorageFolder) -> int:
     """Return the newest epoch of all manifests, complete or not; 0 if there is none."""
-    return max((int(name[:8]) for name in storage.names(MANIFESTS) if name[:8].isdigit()), default=0)
+    return max(
+        (int(name[:8]) for name in storage.names(MANIFESTS) if name[:8].isdigit()), default=0
+    )

@@ -51,7 +51,9 @@ class _Known:
 
 @dataclass
 class ManifestWriter:
-    """Writes manifests of a folder as the holder of a lease; base: the manifest of the folder's present content."""
+    """Writes manifests of a folder as the holder of a lease; base: the manifest of the folder's
+    present content.
+    """
 
     storage: StorageFolder
     lease: Lease
@@ -71,19 +73,24 @@ class ManifestWriter:
     def write(self, *, fresh_noise: bool, over: bool = False) -> None:
         """Upload changes, then a manifest of all files; delete objects that no kept manifest names.
 
-        Raises OSError if the storage fails: uploaded objects stay, and the next call continues. Raises Fenced if
-        another process took the lease, RunError if the folder cannot be read.
+        Raises OSError if the storage fails: uploaded objects stay, and the next call continues.
+        Raises Fenced if another process took the lease, RunError if the folder cannot be read.
         """
         self.lease.check()
         manifest = Manifest(
-            *(self.lease.epoch, self._number, self.kind, self.lease.writer, self._uploaded()),
+            self.lease.epoch,
+            self._number,
+            self.kind,
+            self.lease.writer,
+            self._uploaded(),
             noise=FRESH_NOISE if fresh_noise else NO_NOISE,
             over=over,
         )
         self._put(manifest.name, manifest.encoded())
         self._number += 1
         self.traffic.commits += 1
-        # a process that took the lease has read this manifest, or is seen now: see `raydpzv.storage.lease`
+        # a process that took the lease has read this manifest, or is seen now: see
+        # `raydpzv.storage.lease`
         self.lease.check()
         self._drop(manifest)
 
@@ -138,7 +145,9 @@ class ManifestWriter:
         self.traffic.bytes += len(data)
 
     def _drop(self, manifest: Manifest) -> None:
-        """Delete objects and manifests that none of the newest manifests needs; once, also those of other writers."""
+        """Delete objects and manifests that none of the newest manifests needs; once, also those of
+        other writers.
+        """
         self._kept.append(manifest)
         old, self._kept = self._kept[:-_KEPT], self._kept[-_KEPT:]
         needed = frozenset[str]().union(*(each.objects for each in self._kept))
@@ -164,5 +173,7 @@ class ManifestWriter:
 
 
 def settled(changed: int) -> bool:
-    """Return whether a file changed at this time, in ns, would get another time if it changed once more."""
+    """Return whether a file changed at this time, in ns, would get another time if it changed once
+    more.
+    """
     return time.clock_gettime_ns(time.CLOCK_REALTIME) - changed > _TICK

@@ -1,8 +1,9 @@
 """Read a folder that a run writes meanwhile, in a state in which a kill might have left it.
 
-Some files refer to others: the summary to models and rows, the checkpoint to rows and ledger. These are read first, so
-that the files they refer to hold at least as much. All files are replaced whole or grow, but for checkpoints: their two
-files take turns, so their digest is checked after each read.
+Some files refer to others: the summary to models and rows, the checkpoint to rows and ledger. These
+are read first, so that the files they refer to hold at least as much. All files are replaced whole
+or grow, but for checkpoints: their two files take turns, so their digest is checked after each
+read.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ LINK = "storage.json"
 _NOT_UPLOADED = (LINK, before(Path(CHECKPOINT)).name)
 _FIRST = ("summary.json", CHECKPOINT, "scenario.toml")
 _LAST = ("decisions.jsonl", "population.jsonl", "search.toml")
-"""Files of a search that are written before the runs that follow from them, so they are read after all runs."""
+"""Files of a search that are written before the runs that follow from them, so they are read after
+all runs.
+"""
 _HEADER, _LEDGER, _ROWS = "header.json", "ledger", "rows"
 _TRIES = 100
 """Reads of a checkpoint that is overwritten meanwhile."""
@@ -33,14 +36,17 @@ class Moving(Exception):
 
 
 def snapshot(root: Path, unchanged: Unchanged) -> Iterator[tuple[str, bytes | None]]:
-    """Yield the relative path and content of all files of a folder, in an order that makes them a state of it.
+    """Yield the relative path and content of all files of a folder, in an order that makes them a
+    state of it.
 
-    unchanged: whether a file's path and stat show that it still holds what was yielded before; its content is None
-    then. Raises Moving if a file was deleted: drop what was yielded.
+    unchanged: whether a file's path and stat show that it still holds what was yielded before; its
+    content is None then. Raises Moving if a file was deleted: drop what was yielded.
     """
     reader = _Reader(root, unchanged)
     listed = list(_files(root, ""))
-    runs = [path.rpartition("/")[0] for path in listed if path.rpartition("/")[2] == "scenario.toml"]
+    runs = [
+        path.rpartition("/")[0] for path in listed if path.rpartition("/")[2] == "scenario.toml"
+    ]
     below = tuple(f"{_under(run, name)}/" for run in runs for name in (TAIL, _ROWS, _LEDGER))
     heads = [path for path in listed if not path.startswith(below)] if below else listed
     last = [path for path in heads if path in _LAST]
@@ -78,7 +84,9 @@ class _Reader:
 
 
 def _checkpoint(path: Path) -> tuple[bytes, LogExtent | None]:
-    """Return a checkpoint's bytes and the log it names. Read again if it is overwritten meanwhile."""
+    """Return a checkpoint's bytes and the log it names. Read again if it is overwritten
+    meanwhile.
+    """
     for left in reversed(range(_TRIES)):
         data = path.read_bytes()
         try:
@@ -90,7 +98,9 @@ def _checkpoint(path: Path) -> tuple[bytes, LogExtent | None]:
 
 
 def _log(root: Path, run: str, reader: _Reader) -> Iterator[tuple[str, bytes | None]]:
-    """Yield the log that a run's checkpoint names; raise Moving where it holds later rows already."""
+    """Yield the log that a run's checkpoint names; raise Moving where it holds later rows
+    already.
+    """
     if log := reader.logs.get(run):
         path, data = reader.read(_under(run, log.path))
         if data is not None and not log.holds(data):
@@ -101,7 +111,8 @@ def _log(root: Path, run: str, reader: _Reader) -> Iterator[tuple[str, bytes | N
 def _ledger(root: Path, folder: str, reader: _Reader) -> Iterator[tuple[str, bytes | None]]:
     """Yield a ledger as it is when its last segment is read; skip one that has no header yet.
 
-    A segment that another one follows is full. It is read after the following one is seen, or once more.
+    A segment that another one follows is full. It is read after the following one is seen, or once
+    more.
     """
     if not (root / folder / _HEADER).is_file():
         return
@@ -123,7 +134,9 @@ def _ledger(root: Path, folder: str, reader: _Reader) -> Iterator[tuple[str, byt
 
 
 def _files(root: Path, folder: str) -> Iterator[str]:
-    """Yield the paths of all files below a folder, but for hidden ones: locks and unfinished files."""
+    """Yield the paths of all files below a folder, but for hidden ones: locks and unfinished
+    files.
+    """
     try:
         entries = sorted(os.scandir(root / folder), key=lambda entry: entry.name)
     except FileNotFoundError:

@@ -36,7 +36,9 @@ class _Threads:
         self._threads: list[threading.Thread] = []
 
     def start(self, *loops: Callable[[], None]) -> None:
-        self._threads = [threading.Thread(target=self._guarded, args=(loop,), daemon=True) for loop in loops]
+        self._threads = [
+            threading.Thread(target=self._guarded, args=(loop,), daemon=True) for loop in loops
+        ]
         for thread in self._threads:
             thread.start()
 
@@ -106,7 +108,8 @@ class FolderUploader:
                     self._lease.release()
                 except OSError as error:
                     self._warn(
-                        f"its lease could not be released ({reason(error)}): the next writer waits for it"
+                        f"its lease could not be released ({reason(error)}): the next writer waits "
+                        "for it"
                     )
 
     @contextmanager
@@ -121,12 +124,12 @@ class FolderUploader:
     ) -> Iterator[None]:
         """Upload this folder while the block runs, and all of it at the block's end.
 
-        fresh_noise: see `Manifest`. failed: called once uploads have failed for good, to stop the block.
-        Raises InputError if the first upload fails, RunError if a later one fails for good.
+        fresh_noise: see `Manifest`. failed: called once uploads have failed for good, to stop the
+        block. Raises InputError if the first upload fails, RunError if a later one fails for good.
         """
         self._fresh_noise, self._failed = fresh_noise, failed
         self._writer = ManifestWriter(
-            *(self._storage, self._lease, folder, self._kind), base=self._base, traffic=self._traffic
+            self._storage, self._lease, folder, self._kind, base=self._base, traffic=self._traffic
         )
         try:
             self._upload()
@@ -143,7 +146,9 @@ class FolderUploader:
         self._finish(at_failure=False)
 
     def declare(self, *, fresh_noise: bool) -> None:
-        """Upload a manifest that says which noise is drawn from now on, before any is. Raises RunError."""
+        """Upload a manifest that says which noise is drawn from now on, before any is. Raises
+        RunError.
+        """
         if fresh_noise == self._fresh_noise:
             return
         with self._uploading:
@@ -208,8 +213,9 @@ class FolderUploader:
                 except OSError as error:
                     if time.monotonic() - start + wait > self._times.retrying:
                         failure = RunError(
-                            f"{self.uri}: cannot be written ({reason(error)}); the run's folder on this machine has "
-                            "all of it: see to the storage, and continue with: raydpzv resume FOLDER"
+                            f"{self.uri}: cannot be written ({reason(error)}); the run's folder on "
+                            "this machine has all of it: see to the storage, and continue with: "
+                            "raydpzv resume FOLDER"
                         )
                         self._fail(failure)
                         raise failure from error

@@ -1,4 +1,6 @@
-"""How many records a clip cut in each upload, counted while a server serves the recorded order once more."""
+"""How many records a clip cut in each upload, counted while a server serves the recorded order once
+more.
+"""
 
 # B batch, P directions
 
@@ -18,7 +20,9 @@ Cut = Callable[[np.ndarray], np.ndarray]
 
 
 def cut_by(clip: float, integers: IntegerRelease | None) -> Cut:
-    """Return whom a clip cuts: who has a slope beyond C, or a vector of slopes beyond C√P; what is not finite is 0."""
+    """Return whom a clip cuts: who has a slope beyond C, or a vector of slopes beyond C√P; what is
+    not finite is 0.
+    """
 
     def cut(slopes_PB: np.ndarray) -> np.ndarray:
         if integers is not None and integers.over == "vector":
@@ -41,7 +45,9 @@ class CountedTop:
     def two_point(
         self, client: int, body: PerturbedEmbeddings, round: int, *, smoothing: float, clip: float
     ) -> TwoPointService:
-        """Serve as the model does, after its slopes have been asked for: the service changes head and cache."""
+        """Serve as the model does, after its slopes have been asked for: the service changes head
+        and cache.
+        """
         for plus_BE, minus_BE in zip(body.plus, body.minus, strict=True):
             self.row_slopes(client, body.ids, plus_BE, minus_BE, smoothing)
         return self._top.two_point(client, body, round, smoothing=smoothing, clip=clip)

@@ -1,7 +1,8 @@
-"""The models of a run after any of its updates, rebuilt from the ledger, and what the rows say of each update.
+"""The models of a run after any of its updates, rebuilt from the ledger, and what the rows say of
+each update.
 
-M clients; d parameters of a party; T updates. Replicas keep their state on the way, so that going back is as fast as
-going on.
+M clients; d parameters of a party; T updates. Replicas keep their state on the way, so that going
+back is as fast as going on.
 """
 
 from __future__ import annotations
@@ -53,7 +54,9 @@ _MOST_BYTES = 2**29
 
 
 def spacing(updates: int, nbytes: int, most_bytes: int) -> int:
-    """Return the updates from one kept state of `nbytes` to the next, so that all need `most_bytes` at most."""
+    """Return the updates from one kept state of `nbytes` to the next, so that all need `most_bytes`
+    at most.
+    """
     return max(_EVERY, math.ceil(updates * nbytes / most_bytes))
 
 
@@ -87,11 +90,12 @@ class ModelHistory:
 class Moment:
     """One update.
 
-    time: seconds of the run's clock; released: (client, scalars) of the ledger; seeds: of these scalars, in the same
-    order; moved: the length of each party's step; staleness: of the oldest embedding or model that the update used, in
-    updates; clipped: records that the clip cut, None until `next_clip` has counted them; loss: the mean on its batches;
-    epsilon: spent until then, as it is proved, and its terms, None where nothing is; evaluated: (update, accuracy), the
-    newest on record.
+    time: seconds of the run's clock; released: (client, scalars) of the ledger; seeds: of these
+    scalars, in the same order; moved: the length of each party's step; staleness: of the oldest
+    embedding or model that the update used, in updates; clipped: records that the clip cut, None
+    until `next_clip` has counted them; loss: the mean on its batches;
+    epsilon: spent until then, as it is proved, and its terms, None where nothing is; evaluated:
+    (update, accuracy), the newest on record.
     """
 
     update: int
@@ -135,7 +139,8 @@ class RunHistory(ABC):
 
     @abstractmethod
     def evaluate(self, update: int, instead: Mapping[str, np.ndarray] | None = None) -> Metrics:
-        """Score the model after `update` updates on the held-out rows; instead: other parameters of some parties.
+        """Score the model after `update` updates on the held-out rows; instead: other parameters of
+        some parties.
 
         Raises InputError where the run's data or its order cannot be had again.
         """
@@ -149,16 +154,21 @@ class RunHistory(ABC):
         return found
 
     def model(self, name: str, update: int) -> np.ndarray:
-        """Return a model's parameters after `update` updates, float32 [d]. Raises InputError beyond the ledger."""
+        """Return a model's parameters after `update` updates, float32 [d]. Raises InputError beyond
+        the ledger.
+        """
         if not 0 <= update <= self.updates:
             raise InputError(
-                f"update {update}: wanted 0..{self.updates}, the updates in the ledger of {self.folder.path}"
+                f"update {update}: wanted 0..{self.updates}, the updates in the ledger of "
+                f"{self.folder.path}"
             )
         return self._models[name].at(update)
 
     def moment(self, update: int) -> Moment:
         """Return what happened in an update from 1 on; of 0, what was before."""
-        last = max(update - 1, 0) if update <= self.updates else update  # which is refused by its own name
+        last = (
+            max(update - 1, 0) if update <= self.updates else update
+        )  # which is refused by its own name
         before = [self.model(name, last) for name in self.names()]
         moved = {
             name: float(np.linalg.norm(self.model(name, update).astype(np.float64) - was))
@@ -187,8 +197,12 @@ class RunHistory(ABC):
             else None,
         )
 
-    def next_fall(self, after: int, progress: Callable[[int], None] = lambda update: None) -> int | None:
-        """Return the first update > `after` whose accuracy is below that of the update before; None: there is none."""
+    def next_fall(
+        self, after: int, progress: Callable[[int], None] = lambda update: None
+    ) -> int | None:
+        """Return the first update > `after` whose accuracy is below that of the update before;
+        None: there is none.
+        """
         before = self.evaluate(after).accuracy
         for update in range(after + 1, self.updates + 1):
             now = self.evaluate(update).accuracy
@@ -199,7 +213,8 @@ class RunHistory(ABC):
         return None
 
     def next_stale(self, after: int, least: int) -> int | None:
-        """Return the first update > `after` that used an embedding or model at least so many updates old, or None.
+        """Return the first update > `after` that used an embedding or model at least so many
+        updates old, or None.
 
         Raises InputError for a number below 1.
         """
@@ -216,7 +231,9 @@ class RunHistory(ABC):
 
     @cached_property
     def clipped(self) -> np.ndarray:
-        """How many records' slopes the clip cut in each update 0..T, int64: no row has it, so the run serves again."""
+        """How many records' slopes the clip cut in each update 0..T, int64: no row has it, so the
+        run serves again.
+        """
         if self._kept_clipped is None:
             self._kept_clipped = self._count_clipped()
             self.keep(clipped=self._kept_clipped.tolist())
@@ -237,7 +254,8 @@ class RunHistory(ABC):
     def _models(self) -> dict[str, ModelHistory]:
         names = self.names()
         return {
-            name: ModelHistory(self.replica(name), self.ledger, _MOST_BYTES // len(names)) for name in names
+            name: ModelHistory(self.replica(name), self.ledger, _MOST_BYTES // len(names))
+            for name in names
         }
 
     @cached_property
@@ -256,7 +274,10 @@ class RunHistory(ABC):
         """Return the rows of the rounds that made an update."""
         rows, after = self.rows[table], int(self.rounds[max(update - 1, 0)])
         return rows.filter(
-            pc.and_(pc.greater(rows["round"], after), pc.less_equal(rows["round"], int(self.rounds[update])))
+            pc.and_(
+                pc.greater(rows["round"], after),
+                pc.less_equal(rows["round"], int(self.rounds[update])),
+            )
         )
 
     def _until(self, table: str, update: int) -> pa.Table:
@@ -307,13 +328,15 @@ class HorizontalHistory(RunHistory):
         if clip is None:
             raise self._no_clip()
         raise NotRecomputable(
-            f"{self.folder.path}: privacy.clip cuts each user's part inside the silos, and only their noised sum is on "
-            "record: nobody can tell at which update it bound"
+            f"{self.folder.path}: privacy.clip cuts each user's part inside the silos, and only "
+            "their noised sum is on record: nobody can tell at which update it bound"
         )
 
 
 class VerticalHistory(RunHistory):
-    """A bottom model of each client, and the server's head, which serving the recorded order once more gives."""
+    """A bottom model of each client, and the server's head, which serving the recorded order once
+    more gives.
+    """
 
     prepared: PreparedVertical
 
@@ -327,7 +350,9 @@ class VerticalHistory(RunHistory):
         embeddings = []
         for name, role in zip(self.names(), self._roles, strict=True):
             x = (instead or {}).get(name)
-            embeddings.append(role.bottom.embed_held_out(self.model(name, update) if x is None else x))
+            embeddings.append(
+                role.bottom.embed_held_out(self.model(name, update) if x is None else x)
+            )
         found: Metrics = self._top.evaluate(embeddings, self._heads[self.rounds[update]])
         return found
 
@@ -338,8 +363,8 @@ class VerticalHistory(RunHistory):
         first = self._server.top.parameters()
         if (last + 1) * first.nbytes > _MOST_BYTES:
             raise NotRecomputable(
-                f"{self.folder.path}: the heads of {last} rounds need {(last + 1) * first.nbytes / 2**30:.1f} GiB; "
-                "look at the run without accuracies"
+                f"{self.folder.path}: the heads of {last} rounds need "
+                f"{(last + 1) * first.nbytes / 2**30:.1f} GiB; look at the run without accuracies"
             )
         heads = np.zeros((last + 1, first.size), np.float32)
         heads[0] = first
@@ -348,7 +373,11 @@ class VerticalHistory(RunHistory):
             heads[server.updates] = server.top.parameters()
 
         serve_again(
-            again, self.rows, last, Recorder(frozenset(SCHEMAS)), tap=partial(WatchedServer, served=keep)
+            again,
+            self.rows,
+            last,
+            Recorder(frozenset(SCHEMAS)),
+            tap=partial(WatchedServer, served=keep),
         )
         return heads
 
@@ -370,7 +399,9 @@ class VerticalHistory(RunHistory):
         def count(server: Any) -> None:
             counts[server.updates] = tops[0].taken()
 
-        serve_again(self._again, self.rows, len(counts) - 1, Recorder(frozenset(SCHEMAS)), tap=watched)
+        serve_again(
+            self._again, self.rows, len(counts) - 1, Recorder(frozenset(SCHEMAS)), tap=watched
+        )
         return np.concatenate(([0], np.diff(np.cumsum(counts)[self.rounds])))
 
     @cached_property
@@ -394,13 +425,15 @@ _KINDS: dict[str, type[RunHistory]] = {"horizontal": HorizontalHistory, "vertica
 
 
 def open_history(path: Path, moved: Sequence[str] = ()) -> RunHistory:
-    """Open a run's ledger and rows; moved: see `RunFolder.open`. Raises InputError for a run without a ledger."""
+    """Open a run's ledger and rows; moved: see `RunFolder.open`. Raises InputError for a run
+    without a ledger.
+    """
     folder = RunFolder.open(path, moved)
     spec = folder.spec()
     if spec.descriptor.rule is None or not folder.ledger.exists():
         raise InputError(
-            f"{path}: a run of {spec.method.name} has no ledger of seeds and scalars to step through; raydpzv report "
-            f"{path} shows what is on record"
+            f"{path}: a run of {spec.method.name} has no ledger of seeds and scalars to step "
+            f"through; raydpzv report {path} shows what is on record"
         )
     folder.require_own_record()
     return _KINDS[spec.kind](folder, recorded_plan(folder))

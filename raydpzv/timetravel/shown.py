@@ -15,8 +15,12 @@ _MOST = 8
 """Clients or scalars that a line lists."""
 
 
-def lines_of(moment: Moment, updates: int, metrics: Metrics | None, known: str = "") -> Iterator[str]:
-    """Yield what happened in one of `updates` updates; metrics: of the model after it; known: terms said before."""
+def lines_of(
+    moment: Moment, updates: int, metrics: Metrics | None, known: str = ""
+) -> Iterator[str]:
+    """Yield what happened in one of `updates` updates; metrics: of the model after it; known: terms
+    said before.
+    """
     when = f", {moment.time:.4g} s" if math.isfinite(moment.time) and moment.time > 0 else ""
     yield f"update {moment.update:,} of {updates:,}{when}"
     if moment.clients:

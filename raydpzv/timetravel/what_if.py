@@ -1,9 +1,11 @@
-"""What a run would have been without one of its clients, to first order: the same queries, other pairs.
+"""What a run would have been without one of its clients, to first order: the same queries, other
+pairs.
 
-A model that follows sums of pairs is linear in their scalars: x_T = x_0 - Σ_n c_n s_n u_n, where c_n is the pair's step
-size, with momentum that of all later steps too. Without client k, a shared update is the mean of the others' scalars
-(of FedKSeed, which joins the clients' pairs, the others' pairs with the others' weights), and an update of its own does
-not happen. No query is asked again: clients would have answered others at other models.
+A model that follows sums of pairs is linear in their scalars: x_T = x_0 - Σ_n c_n s_n u_n, where
+c_n is the pair's step size, with momentum that of all later steps too. Without client k, a shared
+update is the mean of the others' scalars (of FedKSeed, which joins the clients' pairs, the others'
+pairs with the others' weights), and an update of its own does not happen. No query is asked again:
+clients would have answered others at other models.
 """
 
 # N pairs of the ledger, K clients, d parameters, T updates
@@ -38,7 +40,9 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Absence:
-    """The held-out result of a run without one client; change: of the loss against the run with it."""
+    """The held-out result of a run without one client; change: of the loss against the run with
+    it.
+    """
 
     client: int
     metrics: Metrics
@@ -72,10 +76,14 @@ class WhatIf(ABC):
         with one_thread(self.history.spec.model.engine):
             last = self.history.updates
             found = self.history.evaluate(last, self.without(client))
-            return Absence(client, found, _judged(found).loss - _judged(self.history.evaluate(last)).loss)
+            return Absence(
+                client, found, _judged(found).loss - _judged(self.history.evaluate(last)).loss
+            )
 
     def ranked(self, progress: Progress = lambda done, all: None) -> list[Absence]:
-        """Return all clients, the one whose absence lowers the held-out loss most first; last those without a loss."""
+        """Return all clients, the one whose absence lowers the held-out loss most first; last those
+        without a loss.
+        """
         found = []
         for client in range(self.clients):
             found.append(self.leave_out(client))
@@ -84,7 +92,9 @@ class WhatIf(ABC):
 
 
 class VerticalWhatIf(WhatIf):
-    """Without its steps after `since`, a client's bottom model stays as it was; all others are on record."""
+    """Without its steps after `since`, a client's bottom model stays as it was; all others are on
+    record.
+    """
 
     def without(self, client: int) -> Mapping[str, np.ndarray]:
         name = f"client {client}"
@@ -106,15 +116,16 @@ class HorizontalWhatIf(WhatIf):
         rule = self._replica.descent.rule
         if rule.optimizer != "sgd":
             raise InputError(
-                f'{history.folder.path}: method.optimizer = "{rule.optimizer}" is not linear in the scalars, so what '
-                'would have been without a client cannot be told from the ledger; only "sgd" is'
+                f'{history.folder.path}: method.optimizer = "{rule.optimizer}" is not linear in '
+                "the scalars, so what would have been without a client cannot be told from the "
+                'ledger; only "sgd" is'
             )
         self._plain = replace(rule, momentum=0.0, damped=False)
         size = len(self._replica.x)
         if size * 8 * self.clients > _MOST_BYTES:
             raise InputError(
-                f"{history.folder.path}: {self.clients} models of {size:,} parameters are more than "
-                f"{_MOST_BYTES >> 30} GiB; too many to leave out each client"
+                f"{history.folder.path}: {self.clients} models of {size:,} parameters are more "
+                f"than {_MOST_BYTES >> 30} GiB; too many to leave out each client"
             )
 
     def without(self, client: int) -> Mapping[str, np.ndarray]:
@@ -123,9 +134,11 @@ class HorizontalWhatIf(WhatIf):
         return {} if change is None else {MODEL: (x + change).astype(np.float32)}
 
     def pushes(self, update: int) -> dict[int, float]:
-        """Return how far each client's scalars of an update alone moved the model, by its share of the mean.
+        """Return how far each client's scalars of an update alone moved the model, by its share of
+        the mean.
 
-        Their vectors add up to the update's, less what the momentum of earlier updates did; lengths do not.
+        Their vectors add up to the update's, less what the momentum of earlier updates did; lengths
+        do not.
         """
         entries = self.history.ledger.since(update - 1, update)
         if int(entries.party[0]) != SHARED:
@@ -143,7 +156,9 @@ class HorizontalWhatIf(WhatIf):
         return _answers(self.history)
 
     def _directions(self, update: Slice) -> np.ndarray:
-        """Return u_n of an update's pairs, with the step sizes of groups: what a scalar of -1 adds, float64 [n, d]."""
+        """Return u_n of an update's pairs, with the step sizes of groups: what a scalar of -1 adds,
+        float64 [n, d].
+        """
         seeds, size = self._replica.direction_seeds(update), len(self._replica.x)
         found = np.zeros((len(seeds), size), np.float32)
         for seed, u in zip(seeds, found, strict=True):
@@ -152,7 +167,9 @@ class HorizontalWhatIf(WhatIf):
 
     @cached_property
     def _changes(self) -> dict[int, np.ndarray]:
-        """What the absence of each client that took part adds to the last model, float64 [d] each."""
+        """What the absence of each client that took part adds to the last model, float64 [d]
+        each.
+        """
         history, size = self.history, len(self._replica.x)
         entries = history.ledger.since(self.since, history.updates)
         weights = self._weights(entries)
@@ -165,12 +182,16 @@ class HorizontalWhatIf(WhatIf):
             clients = list(differences)
             coefficients = np.array([differences[client] for client in clients])
             coefficients *= weights[first : first + len(update)]
-            for client, change in zip(clients, coefficients @ self._directions(update), strict=True):
+            for client, change in zip(
+                clients, coefficients @ self._directions(update), strict=True
+            ):
                 found[client] -= change
         return dict(found)
 
     def _weights(self, entries: Slice) -> np.ndarray:
-        """Return c_n: by how much each pair's scalar moves the last model along its direction, float64 [N]."""
+        """Return c_n: by how much each pair's scalar moves the last model along its direction,
+        float64 [N].
+        """
         rule, begins = self._replica.descent.rule, _step_bounds(entries)
         weights, later = np.zeros(len(entries)), 0.0
         damping = 1 - rule.momentum if rule.damped else 1.0
@@ -191,10 +212,12 @@ _Answers = Mapping[int, tuple[float, np.ndarray]]
 
 
 def _parts(update: Slice, answers: _Answers) -> dict[int, tuple[float, np.ndarray]]:
-    """Return each client's share of a round's weight, and its part of the round's scalars, float64 [N].
+    """Return each client's share of a round's weight, and its part of the round's scalars, float64
+    [N].
 
-    The parts add up to the scalars: shares of a mean along the same directions, or, as FedKSeed's clients draw their
-    own, each client's stretch. Raises NotRecomputable for scalars that are neither.
+    The parts add up to the scalars: shares of a mean along the same directions, or, as FedKSeed's
+    clients draw their own, each client's stretch. Raises NotRecomputable for scalars that are
+    neither.
     """
     answers = dict(sorted(answers.items()))  # the server adds, and joins, in client order
     total = sum(weight for weight, _ in answers.values())
@@ -217,7 +240,9 @@ def _parts(update: Slice, answers: _Answers) -> dict[int, tuple[float, np.ndarra
 
 
 def _differences(update: Slice, answers: _Answers) -> dict[int, np.ndarray]:
-    """Return by how much a round's scalars differ without each client: the others' mean, or 0 if there are none."""
+    """Return by how much a round's scalars differ without each client: the others' mean, or 0 if
+    there are none.
+    """
     parts = _parts(update, answers)
     summed = cast(np.ndarray, sum(part for _, part in parts.values()))
     return {
@@ -228,13 +253,15 @@ def _differences(update: Slice, answers: _Answers) -> dict[int, np.ndarray]:
 
 def _not_a_mean(update: int) -> NotRecomputable:
     return NotRecomputable(
-        f"update {update} is not linear in its clients' scalars (noise, votes, or another rule): what it would have "
-        "been without one of them cannot be told"
+        f"update {update} is not linear in its clients' scalars (noise, votes, or another rule): "
+        "what it would have been without one of them cannot be told"
     )
 
 
 def _answers(history: RunHistory) -> dict[int, dict[int, tuple[float, np.ndarray]]]:
-    """Run again and return what each client answered in each round, which the server has and no ledger keeps."""
+    """Run again and return what each client answered in each round, which the server has and no
+    ledger keeps.
+    """
     prepared: Any = history.prepared
     if prepared.setting is not None:  # noise, which nobody can draw again
         raise _not_a_mean(1)
@@ -252,8 +279,8 @@ def _answers(history: RunHistory) -> dict[int, dict[int, tuple[float, np.ndarray
         digest = repeated(prepared, history.updates, seen)
     if digest != history.ledger.digest:
         raise ReplayMismatch(
-            f"{history.folder.path}: run again, it has another ledger: another machine or other library versions "
-            "(compare environment.json)"
+            f"{history.folder.path}: run again, it has another ledger: another machine or other "
+            "library versions (compare environment.json)"
         )
     return found
 
@@ -262,7 +289,9 @@ _KINDS: dict[str, type[WhatIf]] = {"horizontal": HorizontalWhatIf, "vertical": V
 
 
 def what_if(history: RunHistory, since: int = 0) -> WhatIf:
-    """Return the run from update `since` on without one of its clients. Raises InputError for what cannot be told."""
+    """Return the run from update `since` on without one of its clients. Raises InputError for what
+    cannot be told.
+    """
     return _KINDS[history.spec.kind](history, since)
 
 

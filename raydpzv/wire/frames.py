@@ -1,6 +1,8 @@
-"""A message body as bytes that say what they are: its class, its arrays' types and shapes, then exactly its wire bytes.
+"""A message body as bytes that say what they are: its class, its arrays' types and shapes, then
+exactly its wire bytes.
 
-Nothing is evaluated when bytes are read: a class is looked up among the message bodies, arrays are views of the bytes.
+Nothing is evaluated when bytes are read: a class is looked up among the message bodies, arrays are
+views of the bytes.
 """
 
 from __future__ import annotations
@@ -32,7 +34,9 @@ def body_parts(packed: Packed) -> tuple[bytes, bytes]:
 
 
 def decode_body(data: memoryview) -> Body:
-    """Return the body that was encoded; its arrays are read-only views. TransportError: the bytes are no such thing."""
+    """Return the body that was encoded; its arrays are read-only views. TransportError: the bytes
+    are no such thing.
+    """
     try:
         return _decode(data)
     except (struct.error, ValueError, TypeError, KeyError, IndexError, OverflowError) as error:

@@ -1,7 +1,7 @@
 """Messages between server and clients, and their exact size on the wire.
 
-A body is a small dataclass of numpy arrays. Its size is the sum of its arrays' bytes (DPZV journal Eq. 23 counts
-tensors), a function of their shapes alone; `encode` writes exactly that many bytes.
+A body is a small dataclass of numpy arrays. Its size is the sum of its arrays' bytes (DPZV journal
+Eq. 23 counts tensors), a function of their shapes alone; `encode` writes exactly that many bytes.
 """
 
 from __future__ import annotations
@@ -20,9 +20,11 @@ _BODIES: dict[str, type[Body]] = {}
 @dataclass_transform(frozen_default=True)
 @dataclass(frozen=True)
 class Body:
-    """Base of all message bodies: subclasses become frozen dataclasses without a decorator; fields are numpy arrays.
+    """Base of all message bodies: subclasses become frozen dataclasses without a decorator; fields
+    are numpy arrays.
 
-    An unmetered body (evaluation) belongs to the simulator, not to the method: it costs no wire bytes.
+    An unmetered body (evaluation) belongs to the simulator, not to the method: it costs no wire
+    bytes.
     """
 
     metered: ClassVar[bool] = True
@@ -43,7 +45,9 @@ class Body:
 
     @property
     def numbers(self) -> int:
-        """Numbers on the wire, whatever their width: what DeComFL calls the length of a communication vector."""
+        """Numbers on the wire, whatever their width: what DeComFL calls the length of a
+        communication vector.
+        """
         total = 0
         if self.metered:
             for array in self.__dict__.values():
@@ -60,7 +64,9 @@ class Body:
 
 
 def pack(body: Body) -> Packed:
-    """Return a body in the form in which it travels between processes: one `bytes`, no arrays to pickle."""
+    """Return a body in the form in which it travels between processes: one `bytes`, no arrays to
+    pickle.
+    """
     layout = tuple((array.dtype.str, array.shape) for array in body.arrays())
     return type(body).__name__, layout, body.encode()
 
@@ -109,9 +115,11 @@ class SaveState(Body):
 
 
 class ClientState(Body):
-    """A client's counts, int64 [n], and its model's parameters and what goes with them, float32 [1 + V, d].
+    """A client's counts, int64 [n], and its model's parameters and what goes with them, float32 [1
+    + V, d].
 
-    From a client, what a checkpoint keeps of it; to a client that has done nothing yet, where it is to continue.
+    From a client, what a checkpoint keeps of it; to a client that has done nothing yet, where it is
+    to continue.
     """
 
     metered: ClassVar[bool] = False
@@ -122,8 +130,9 @@ class ClientState(Body):
 class ClientModels(Body):
     """What a checkpoint keeps of n clients of a host whose models nobody can rebuild.
 
-    Their numbers int32 [n], the updates they have caught up with int64 [n], parameters and what goes with them float32
-    [n, 1 + V, d]; how many directional derivatives of their own last round each has, int64 [n], and these, float32 [s].
+    Their numbers int32 [n], the updates they have caught up with int64 [n], parameters and what
+    goes with them float32 [n, 1 + V, d]; how many directional derivatives of their own last round
+    each has, int64 [n], and these, float32 [s].
     """
 
     metered: ClassVar[bool] = False
@@ -135,10 +144,11 @@ class ClientModels(Body):
 
 
 class LedgerHistory(Body):
-    """To a client that has done nothing yet: its updates of the ledger, N entries, from which it continues.
+    """To a client that has done nothing yet: its updates of the ledger, N entries, from which it
+    continues.
 
-    place: the slice's first and last update and the client's uploads, int64 [3]; the others: the columns of
-    `raydpzv.ledger.entries.Slice`.
+    place: the slice's first and last update and the client's uploads, int64 [3]; the others: the
+    columns of `raydpzv.ledger.entries.Slice`.
     """
 
     metered: ClassVar[bool] = False
@@ -161,7 +171,9 @@ class Embeddings(Body):
 
 
 class EmbeddingsAndMore(Embeddings):
-    """The same with rows beside the batch: their ids int32 [R] and embeddings float32 [R, E], for the cache alone."""
+    """The same with rows beside the batch: their ids int32 [R] and embeddings float32 [R, E], for
+    the cache alone.
+    """
 
     more_ids: np.ndarray
     more_values: np.ndarray
@@ -182,7 +194,9 @@ class Query(Body):
 
 
 class GradientRequest(Body):
-    """Send the gradient for what I uploaded last: that upload's number, int64 [1] (VAFL, steps 6, 7, 4, 5)."""
+    """Send the gradient for what I uploaded last: that upload's number, int64 [1] (VAFL, steps 6,
+    7, 4, 5).
+    """
 
     upload: np.ndarray
 
@@ -215,13 +229,17 @@ class LossDifference(Body):
 
 
 class LossDifferences(Body):
-    """Mean loss at h + λv_k minus mean loss at h for every perturbation of the batch, float32 [n] (VFL-CZOFO)."""
+    """Mean loss at h + λv_k minus mean loss at h for every perturbation of the batch, float32 [n]
+    (VFL-CZOFO).
+    """
 
     values: np.ndarray
 
 
 class CompressedEmbeddings(Body):
-    """Row ids int32 [B]; levels of their embeddings [B, E], packed, uint8; limits float32 [2] (uniform scale)."""
+    """Row ids int32 [B]; levels of their embeddings [B, E], packed, uint8; limits float32 [2]
+    (uniform scale).
+    """
 
     ids: np.ndarray
     levels: np.ndarray
@@ -229,7 +247,9 @@ class CompressedEmbeddings(Body):
 
 
 class CompressedAnswer(Body):
-    """Levels of what a `LossDifferences` or `Gradient` holds, packed, uint8; limits float32 [2] (uniform scale)."""
+    """Levels of what a `LossDifferences` or `Gradient` holds, packed, uint8; limits float32 [2]
+    (uniform scale).
+    """
 
     levels: np.ndarray
     limits: np.ndarray

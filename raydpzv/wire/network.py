@@ -9,7 +9,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Network:
-    """One link per client: seconds of latency each way, bytes per second up and down (infinity: no limit)."""
+    """One link per client: seconds of latency each way, bytes per second up and down (infinity: no
+    limit).
+    """
 
     latency: Sequence[float]
     up: Sequence[float]

@@ -1,6 +1,8 @@
-"""Messages of silos' sums over their users: in the open, masked, or by weights that nobody learns; and their keys.
+"""Messages of silos' sums over their users: in the open, masked, or by weights that nobody learns;
+and their keys.
 
-U users, S silos, A of them taking part, D values; a residue modulo n has w bytes (|n| / 8), a ciphertext 2w.
+U users, S silos, A of them taking part, D values; a residue modulo n has w bytes (|n| / 8), a
+ciphertext 2w.
 """
 
 from __future__ import annotations
@@ -15,7 +17,9 @@ from raydpzv.wire.weights import Weights
 
 
 class Modulus(Body):
-    """Begin with new keys; the server's public key n, uint8 [w], or nothing where sums are masked alone."""
+    """Begin with new keys; the server's public key n, uint8 [w], or nothing where sums are masked
+    alone.
+    """
 
     value: np.ndarray
 
@@ -33,7 +37,9 @@ class AgreementKeys(Body):
 
 
 class SealedSeeds(Body):
-    """The silos' common seed, sealed for each silo but the first: uint8 [S - 1, 60]; from the others, nothing."""
+    """The silos' common seed, sealed for each silo but the first: uint8 [S - 1, 60]; from the
+    others, nothing.
+    """
 
     values: np.ndarray
 
@@ -76,28 +82,36 @@ class SampledWeights(Body):
 
 
 class SampledModel(Weights):
-    """The model that silos start from, float32 [d], with the `SampledWeights` of the round, uint8 [U, 2w] each."""
+    """The model that silos start from, float32 [d], with the `SampledWeights` of the round, uint8
+    [U, 2w] each.
+    """
 
     weights: np.ndarray
     coins: np.ndarray
 
 
 class SampledCatchUp(CatchUp):
-    """What silos missed and the seeds to try, with the `SampledWeights` of the round, uint8 [U, 2w] each."""
+    """What silos missed and the seeds to try, with the `SampledWeights` of the round, uint8 [U, 2w]
+    each.
+    """
 
     weights: np.ndarray
     coins: np.ndarray
 
 
 class AttemptModel(Weights):
-    """The model that silos start from in an attempt: its number, int32 [1], and who takes part, int32 [A]."""
+    """The model that silos start from in an attempt: its number, int32 [1], and who takes part,
+    int32 [A].
+    """
 
     number: np.ndarray
     silos: np.ndarray
 
 
 class AttemptCatchUp(CatchUp):
-    """What silos missed and the seeds to try in an attempt: its number, int32 [1], and who takes part, int32 [A]."""
+    """What silos missed and the seeds to try in an attempt: its number, int32 [1], and who takes
+    part, int32 [A].
+    """
 
     number: np.ndarray
     silos: np.ndarray
@@ -118,11 +132,15 @@ class SampledAttemptCatchUp(SampledCatchUp):
 
 
 class DroppedOut(Body):
-    """Nothing came of the silo in the attempt: what the server knows when it has waited long enough. Empty."""
+    """Nothing came of the silo in the attempt: what the server knows when it has waited long
+    enough. Empty.
+    """
 
 
 class LateUpload(Body):
-    """Send what did not come through: the simulator's, for an upload that comes when its attempt is given up. Empty."""
+    """Send what did not come through: the simulator's, for an upload that comes when its attempt is
+    given up. Empty.
+    """
 
     metered: ClassVar[bool] = False
 
@@ -146,7 +164,9 @@ class PackedSum(Body):
 
 
 class KeysLost(Body):
-    """The silo has no keys of this setting-up, as after its process was lost: set the protocol up again. Empty."""
+    """The silo has no keys of this setting-up, as after its process was lost: set the protocol up
+    again. Empty.
+    """
 
 
 SET_UP = (Modulus, AgreementKeys, SealedSeed, EncryptedInverses, EncryptedWeights)

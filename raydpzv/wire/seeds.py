@@ -1,7 +1,7 @@
 """Messages of methods that send seeds and scalars in place of models.
 
-K local steps of P perturbations each; s missed steps with n scalars. A step's one seed is 8 bytes on the wire, of which
-its P directions follow (`keys.perturbation_seeds`), a scalar 4.
+K local steps of P perturbations each; s missed steps with n scalars. A step's one seed is 8 bytes
+on the wire, of which its P directions follow (`keys.perturbation_seeds`), a scalar 4.
 """
 
 from __future__ import annotations
@@ -13,11 +13,15 @@ import numpy as np
 from raydpzv.wire.messages import Body
 
 REQUEST_BYTES = 8
-"""What a client sends to say how far it has come: the version it holds, an int64. Its name in records: PullRequest."""
+"""What a client sends to say how far it has come: the version it holds, an int64. Its name in
+records: PullRequest.
+"""
 
 
 class CatchUp(Body):
-    """What a client missed, seeds uint64 [s] and scalars float32 [n], and the seeds it is to try, uint64 [K]."""
+    """What a client missed, seeds uint64 [s] and scalars float32 [n], and the seeds it is to try,
+    uint64 [K].
+    """
 
     missed_seeds: np.ndarray
     missed_scalars: np.ndarray
@@ -25,7 +29,8 @@ class CatchUp(Body):
 
 
 class PulledModel(Body):
-    """The model and V vectors kept beside it (momentum: 1) in place of what a client missed, float32 [1 + V, d].
+    """The model and V vectors kept beside it (momentum: 1) in place of what a client missed,
+    float32 [1 + V, d].
 
     seeds: that the client is to try, uint64 [K]; none, if it chooses its own.
     """
@@ -60,14 +65,18 @@ class Tail(Body):
 
 
 class SeededScalars(Body):
-    """A client's own seed, uint64 [1], and its directional derivatives along its directions, float32 [P]."""
+    """A client's own seed, uint64 [1], and its directional derivatives along its directions,
+    float32 [P].
+    """
 
     seeds: np.ndarray
     values: np.ndarray
 
 
 class MissedSigns(Body):
-    """What a client missed, n signs, packed 8 to a byte, uint8 [⌈n/8⌉]; every client derives the seeds itself."""
+    """What a client missed, n signs, packed 8 to a byte, uint8 [⌈n/8⌉]; every client derives the
+    seeds itself.
+    """
 
     signs: np.ndarray
 
@@ -85,7 +94,9 @@ class PoolSums(Body):
 
 
 class PoolScalars(Body):
-    """A client's directional derivatives, float32 [K, P], and the places in the pool of their seeds, uint16 [K, P]."""
+    """A client's directional derivatives, float32 [K, P], and the places in the pool of their
+    seeds, uint16 [K, P].
+    """
 
     places: np.ndarray
     values: np.ndarray

@@ -11,7 +11,9 @@ from raydpzv.wire.messages import Body
 
 
 class Weights(Body):
-    """The model a client is to start from, float32 [d]; one object may go to many clients: never change it."""
+    """The model a client is to start from, float32 [d]; one object may go to many clients: never
+    change it.
+    """
 
     values: np.ndarray
 
@@ -23,14 +25,18 @@ class Update(Body):
 
 
 class QuantisedUpdate(Body):
-    """An update as levels int8 [d] in -127..127 and the magnitude that level 127 stands for, float32 [s]."""
+    """An update as levels int8 [d] in -127..127 and the magnitude that level 127 stands for,
+    float32 [s].
+    """
 
     levels: np.ndarray
     scale: np.ndarray
 
 
 class SparseUpdate(Body):
-    """The entries of an update that were kept: places int32 [k], ascending, and values float32 [k]."""
+    """The entries of an update that were kept: places int32 [k], ascending, and values float32
+    [k].
+    """
 
     indices: np.ndarray
     values: np.ndarray

@@ -1,8 +1,9 @@
 """Replay of seeded directions, all seeds in one pass over the parameters.
 
-An update known as (seed, coefficient) pairs is applied element by element in the order of the pairs, so that the bits
-are those of one pair after the other, whatever the slices, the threads and the device. What is saved is traffic
-and, on an accelerator, launches: x is read and written once, the normals never leave the registers.
+An update known as (seed, coefficient) pairs is applied element by element in the order of the
+pairs, so that the bits are those of one pair after the other, whatever the slices, the threads and
+the device. What is saved is traffic and, on an accelerator, launches: x is read and written once,
+the normals never leave the registers.
 """
 
 from __future__ import annotations
@@ -22,9 +23,13 @@ from raydpzv.zo.spans import Span
 from raydpzv.zo.vectors import Vector, as_array, is_vector, on_cpu
 
 Base = Literal["gaussian", "rademacher"]
-"""What the generator makes. The sphere is the gaussian with `Direction.norm_factor` in the coefficient."""
+"""What the generator makes. The sphere is the gaussian with `Direction.norm_factor` in the
+coefficient.
+"""
 _UNIT: dict[str, int] = {"gaussian": 16 * philox.TILE, "rademacher": philox.SIGN_TILE}
-"""Elements that one thread takes at the least: 64 and 128 KiB of x, which the second cache holds."""
+"""Elements that one thread takes at the least: 64 and 128 KiB of x, which the second cache
+holds.
+"""
 _PRODUCTS = 16
 """Seeds whose a and b are made at a time: of a table of 30,000 words and 400 columns 2 MB."""
 _PIECES = 4
@@ -42,15 +47,17 @@ def replay(
 ) -> None:
     """x[i] -= coefficients[j] · z_j[start + i] for j = 0, 1, ... in that order, in place.
 
-    x: contiguous float32 [n], an array or a tensor on any device; seeds: whole numbers in 0..2^64-1. Each coefficient
-    is rounded to float32 once; each element and seed takes one product and one sum. `threads` counts on the CPU only
-    and moves no bits. Raises InputError for what does not fit.
+    x: contiguous float32 [n], an array or a tensor on any device; seeds: whole numbers in
+    0..2^64-1. Each coefficient is rounded to float32 once; each element and seed takes one product
+    and one sum. `threads` counts on the CPU only and moves no bits. Raises InputError for what does
+    not fit.
     """
     _check(x, start, law, threads)
     seeds_k, coefficients_k = _seeds(seeds), np.asarray(coefficients, np.float32)
     if coefficients_k.shape != seeds_k.shape:
         raise InputError(
-            f"replay got {seeds_k.size} seeds and coefficients of shape {coefficients_k.shape}: give one per seed"
+            f"replay got {seeds_k.size} seeds and coefficients of shape {coefficients_k.shape}: "
+            "give one per seed"
         )
     if on_cpu(x):
         _on_cpu(as_array(x), seeds_k, coefficients_k, start, law, threads)
@@ -67,10 +74,12 @@ def replay_products(
     start: int = 0,
     threads: int = 1,
 ) -> None:
-    """`replay` of directions a bᵀ on a part of one matrix; start: the place of x[0] in the matrix, row by row.
+    """`replay` of directions a bᵀ on a part of one matrix; start: the place of x[0] in the matrix,
+    row by row.
 
-    Each element and seed takes a product of coefficient and a, one of that and b, and one sum: the order and the
-    roundings of `replay`, and so the same bits from any slices, any number of seeds in a call and any threads.
+    Each element and seed takes a product of coefficient and a, one of that and b, and one sum: the
+    order and the roundings of `replay`, and so the same bits from any slices, any number of seeds
+    in a call and any threads.
     """
     coefficients_k = np.asarray(coefficients, np.float32)
     for first in range(0, len(seeds), _PRODUCTS):
@@ -115,8 +124,12 @@ def _on_cpu(
     in_pieces(x.size, start, _UNIT[law], threads, work)
 
 
-def in_pieces(size: int, start: int, unit: int, threads: int, work: Callable[[int, int], None]) -> None:
-    """Call work(first, last) for pieces of [0, size), cut at whole units of the direction, on several threads."""
+def in_pieces(
+    size: int, start: int, unit: int, threads: int, work: Callable[[int, int], None]
+) -> None:
+    """Call work(first, last) for pieces of [0, size), cut at whole units of the direction, on
+    several threads.
+    """
     if threads == 1:
         work(0, size)
         return
@@ -158,15 +171,20 @@ def _seeds(seeds: Sequence[int] | np.ndarray) -> np.ndarray:
 def _check(x: Vector, start: int, law: str, threads: int) -> None:
     if law not in get_args(Base):
         hint = (
-            'use "gaussian" and fold Direction.norm_factor into the coefficients' if law == "sphere" else ""
+            'use "gaussian" and fold Direction.norm_factor into the coefficients'
+            if law == "sphere"
+            else ""
         )
         raise InputError(
-            f'replay knows the laws "gaussian" and "rademacher", not {law!r}: {hint or suggest(law, get_args(Base))}'
+            f'replay knows the laws "gaussian" and "rademacher", not {law!r}: '
+            f"{hint or suggest(law, get_args(Base))}"
         )
     if not is_vector(x):
         raise InputError(
-            f"replay changes contiguous float32 vectors in place, not {x.dtype} of shape {tuple(x.shape)}: "
-            "give it a flat view"
+            f"replay changes contiguous float32 vectors in place, not {x.dtype} of shape "
+            f"{tuple(x.shape)}: give it a flat view"
         )
     if start < 0 or threads < 1:
-        raise InputError(f"start must be 0 or more and threads 1 or more, not {start} and {threads}")
+        raise InputError(
+            f"start must be 0 or more and threads 1 or more, not {start} and {threads}"
+        )

@@ -1,4 +1,6 @@
-"""Directions for tensors that live on an accelerator: made there by Triton if it is installed, else sent there."""
+"""Directions for tensors that live on an accelerator: made there by Triton if it is installed, else
+sent there.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +19,18 @@ _COPY = 1 << 22
 
 
 def subtract(
-    out: torch.Tensor, x: torch.Tensor, seeds: np.ndarray, coefficients: np.ndarray, start: int, law: str
+    out: torch.Tensor,
+    x: torch.Tensor,
+    seeds: np.ndarray,
+    coefficients: np.ndarray,
+    start: int,
+    law: str,
 ) -> None:
-    """Write x - Σ_j coefficients[j] · z_j[start : start + n] to `out` (may be x), with the bits of the CPU.
+    """Write x - Σ_j coefficients[j] · z_j[start : start + n] to `out` (may be x), with the bits of
+    the CPU.
 
-    out, x: contiguous float32 [n]; seeds: uint64 [k]; coefficients: float32 [k]; law: "gaussian" or "rademacher".
+    out, x: contiguous float32 [n]; seeds: uint64 [k]; coefficients: float32 [k]; law: "gaussian" or
+    "rademacher".
     """
     if makes(x):
         triton().subtract(out, x, seeds, coefficients, start, law)
@@ -46,7 +55,12 @@ def has_triton() -> bool:
 
 
 def made_on_cpu(
-    out: torch.Tensor, x: torch.Tensor, seeds: np.ndarray, coefficients: np.ndarray, start: int, law: str
+    out: torch.Tensor,
+    x: torch.Tensor,
+    seeds: np.ndarray,
+    coefficients: np.ndarray,
+    start: int,
+    law: str,
 ) -> None:
     """`subtract` with elements made on the CPU and sent piece by piece to where x lives."""
     add = kernels.add_direction if law == "gaussian" else kernels.add_signs
@@ -63,7 +77,9 @@ def made_on_cpu(
 def subtract_products(
     x: torch.Tensor, rows: np.ndarray, columns: np.ndarray, scales: np.ndarray, start: int
 ) -> None:
-    """`raydpzv.zo.numba_kernel.subtract_products` where x lives, with the same bits; products take 16 MiB at most."""
+    """`raydpzv.zo.numba_kernel.subtract_products` where x lives, with the same bits; products take
+    16 MiB at most.
+    """
     width = columns.shape[1]
     most = max(1, _COPY // width)
     b_kn = torch.from_numpy(columns).to(x.device)

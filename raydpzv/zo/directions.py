@@ -1,9 +1,11 @@
 """Random directions u with E[u uᵀ] = I, addressed by a 64-bit seed.
 
 gaussian   N(0, I_d)
-sphere     uniform on the sphere of radius √d, normalised over ALL parameters of the party (DPZV, Section IV-A)
-rademacher independent signs: the least variance of a two-point estimate, and many times faster to make
-rank_one   a bᵀ for each weight matrix, a and b normal, else N(0, 1): no matrix of normals is ever made (`zo.spans`)
+sphere     uniform on the sphere of radius √d, normalised over ALL parameters of the party (DPZV,
+Section IV-A)
+rademacher independent signs: the least variance of a two-point estimate, and many times faster to
+make rank_one   a bᵀ for each weight matrix, a and b normal, else N(0, 1): no matrix of normals is
+ever made (`zo.spans`)
 """
 
 from __future__ import annotations
@@ -36,8 +38,8 @@ _WHOLE = Span(0, 0, 0)
 class Direction:
     """One direction over a party's `size` parameters. Nothing of its size is ever stored.
 
-    spans: what it is on each parameter (`raydpzv.zo.spans`), where the law is rank_one or groups have smoothing radii
-    of their own, which are part of it; (): one law for all elements.
+    spans: what it is on each parameter (`raydpzv.zo.spans`), where the law is rank_one or groups
+    have smoothing radii of their own, which are part of it; (): one law for all elements.
     """
 
     seed: int
@@ -48,7 +50,8 @@ class Direction:
     def __post_init__(self) -> None:
         if self.law == "rank_one" and not self.spans:
             raise InputError(
-                'the law "rank_one" needs the shapes of the parameters: give spans_of(law, groups, shapes)'
+                'the law "rank_one" needs the shapes of the parameters: give spans_of(law, groups, '
+                "shapes)"
             )
 
     @property
@@ -65,15 +68,18 @@ class Direction:
         """Return `norm_factor`, made where the parameters x live; x: float32 of any size."""
         if self.law != "sphere":
             return 1.0
-        return _on_sphere(self.seed, self.size, "" if x is None or not device.makes(x) else str(x.device))
+        return _on_sphere(
+            self.seed, self.size, "" if x is None or not device.makes(x) else str(x.device)
+        )
 
     def add_to(
         self, x: torch.Tensor, amount: float, *, start: int = 0, out: torch.Tensor | None = None
     ) -> None:
         """Write x + amount · u[start : start + n] to `out` (default: x itself).
 
-        x, out: contiguous float32 [n]. The coefficient is rounded to float32 once; each element then takes one
-        product (of a matrix a bᵀ two) and one sum, so that every caller that adds the same amount gets the same bits.
+        x, out: contiguous float32 [n]. The coefficient is rounded to float32 once; each element
+        then takes one product (of a matrix a bᵀ two) and one sum, so that every caller that adds
+        the same amount gets the same bits.
         """
         out, here, factor = x if out is None else out, x.device.type == "cpu", self.factor_for(x)
         for span, first, last in self._spans(start, len(x)):
@@ -89,8 +95,12 @@ class Direction:
                 minus = np.array([-coefficient], np.float32)
                 device.subtract(to, of, self._seed, minus, span.drawn + place, self.base)
 
-    def add_both_ways(self, x: torch.Tensor, amount: float, plus: torch.Tensor, minus: torch.Tensor) -> None:
-        """Write x + amount · u to `plus` and x - amount · u to `minus`, float32 [d], to the bits of `add_to`."""
+    def add_both_ways(
+        self, x: torch.Tensor, amount: float, plus: torch.Tensor, minus: torch.Tensor
+    ) -> None:
+        """Write x + amount · u to `plus` and x - amount · u to `minus`, float32 [d], to the bits of
+        `add_to`.
+        """
         here = x.device.type == "cpu"
         if self.spans or self.base != "gaussian" or not (here or device.makes(x)):
             self.add_to(x, amount, out=plus)
@@ -123,7 +133,11 @@ class Direction:
         return np.array([self.seed], np.uint64)
 
     def _spans(self, start: int, count: int) -> Iterator[tuple[Span, int, int]]:
-        return overlaps(self.spans, start, start + count) if self.spans else iter(((_WHOLE, 0, count),))
+        return (
+            overlaps(self.spans, start, start + count)
+            if self.spans
+            else iter(((_WHOLE, 0, count),))
+        )
 
     def _add(self, out: np.ndarray, x: np.ndarray, coefficient: np.float32, start: int) -> None:
         add = kernels.add_signs if self.base == "rademacher" else kernels.add_direction
@@ -137,6 +151,8 @@ def base_of(law: Law) -> Base:
 
 @lru_cache(maxsize=1 << 10)
 def _on_sphere(seed: int, size: int, where: str) -> float:
-    """Return √d / ‖z‖, remembered from a party's upload to its step; where: the accelerator that makes z, or ""."""
+    """Return √d / ‖z‖, remembered from a party's upload to its step; where: the accelerator that
+    makes z, or "".
+    """
     make = partial(device.triton().squared_norm, where) if where else kernels.squared_norm
     return math.sqrt(size / make(np.uint64(seed), size))

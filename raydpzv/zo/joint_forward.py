@@ -1,11 +1,14 @@
-"""Forward calls at w + λ u_p for several directions a bᵀ at once, without a copy of a weight matrix.
+"""Forward calls at w + λ u_p for several directions a bᵀ at once, without a copy of a weight
+matrix.
 
-With W + λ a bᵀ a linear layer's output is W x + λ a (b·x), an embedding's row W_t + λ a_t b. So each layer takes one
-product with its own weights for all directions, the first layer one for all of them together. Parameters that are no
-such matrix are moved beside the model: biases, norms, convolutions.
+With W + λ a bᵀ a linear layer's output is W x + λ a (b·x), an embedding's row W_t + λ a_t b. So
+each layer takes one product with its own weights for all directions, the first layer one for all of
+them together. Parameters that are no such matrix are moved beside the model: biases, norms,
+convolutions.
 
-torch.func maps the module over the directions, so that a module sees a batch of B records and what it does with its
-axes is its own affair. Bits are not those of a forward call at moved weights: sums have another order.
+torch.func maps the module over the directions, so that a module sees a batch of B records and what
+it does with its axes is its own affair. Bits are not those of a forward call at moved weights: sums
+have another order.
 """
 
 # P directions, B batch
@@ -32,9 +35,13 @@ _MOST_ROWS = 1 << 13
 _SMALL = 1 << 14
 """Parameters up to which a moved copy of all of them takes less time."""
 _ADAPTED = 8
-"""Where all parameters are this many times those that move, time goes into frozen layers, and copies cost nothing."""
+"""Where all parameters are this many times those that move, time goes into frozen layers, and
+copies cost nothing.
+"""
 _LARGE = 1 << 22
-"""Parameters above which directions go one by one: activations of several would take memory, and save little time."""
+"""Parameters above which directions go one by one: activations of several would take memory, and
+save little time.
+"""
 _MOST_NUMBERS = 1 << 20
 """Numbers beside the model, of all directions together: 4 MiB."""
 _trying = threading.Lock()
@@ -43,14 +50,18 @@ _TRIED = 0.1
 
 
 class Points(NamedTuple):
-    """Points w + λ u_p: λ a_p [P, m] and b_p [P, n] by the names of matrices, other parameters as they are there."""
+    """Points w + λ u_p: λ a_p [P, m] and b_p [P, n] by the names of matrices, other parameters as
+    they are there.
+    """
 
     products: dict[str, tuple[torch.Tensor, torch.Tensor]]
     moved: dict[str, torch.Tensor]
 
 
 class JointForward:
-    """A module at several points. offsets: parameter name to its place in the flat vector [d], `FlatModel.offsets`."""
+    """A module at several points. offsets: parameter name to its place in the flat vector [d],
+    `FlatModel.offsets`.
+    """
 
     def __init__(self, module: nn.Module, offsets: Mapping[str, int]) -> None:
         self._module, self._offsets = module, offsets
@@ -64,9 +75,11 @@ class JointForward:
         self._works: bool | None = None
 
     def usable(self, directions: Sequence[Direction], x: torch.Tensor) -> bool:
-        """Return whether it helps: not for small models or adapters, nor if torch cannot map it, nor if most is moved.
+        """Return whether it helps: not for small models or adapters, nor if torch cannot map it,
+        nor if most is moved.
 
-        x: a batch like those to come; what is tried when first asked is a record of ones, the same in every process.
+        x: a batch like those to come; what is tried when first asked is a record of ones, the same
+        in every process.
         """
         if directions[0].law != "rank_one" or self._small:
             return False
@@ -96,7 +109,9 @@ class JointForward:
 
     @torch.no_grad()
     def _agrees(self, found: torch.Tensor, direction: Direction, x: torch.Tensor) -> bool:
-        """Return whether scores are those at moved weights: a module may read a layer's weights without calling it."""
+        """Return whether scores are those at moved weights: a module may read a layer's weights
+        without calling it.
+        """
         moved = {}
         for name, start in self._offsets.items():
             moved[name] = self._parameters[name].data.clone()
@@ -119,7 +134,10 @@ class JointForward:
         numbers = drawn(np.array([u.seed for u in directions], np.uint64), 0, _drawn(directions[0]))
         for name, start in self._offsets.items():
             weights, span = self._parameters[name].data, directions[0].span_at(start)
-            first, factor = span.drawn + start - span.start, float(np.float32(amount * span.smoothing))
+            first, factor = (
+                span.drawn + start - span.start,
+                float(np.float32(amount * span.smoothing)),
+            )
             last = first + (span.rows + span.columns if span.rows else weights.numel())
             z_Pn = torch.from_numpy(numbers[:, first:last]).to(weights.device)
             if not span.rows:
@@ -137,7 +155,8 @@ class JointForward:
     def scores(self, points: Points, x: torch.Tensor) -> torch.Tensor:
         """Return the module's outputs for a batch x [B, ...] at every point, [P, B, ...].
 
-        Bits may follow the points that are taken together, which depend on the model, on B and on P.
+        Bits may follow the points that are taken together, which depend on the model, on B and on
+        P.
         """
 
         def at_point(products: Any, moved: Any) -> torch.Tensor:
@@ -153,9 +172,9 @@ class JointForward:
         step = max(1, _MOST_ROWS // max(1, rows)) if self._together else 1
         self._mapped = step > 1
         if self._mapped:
-            scores: torch.Tensor = torch.func.vmap(at_point, chunk_size=step if step < count else None)(
-                *points
-            )
+            scores: torch.Tensor = torch.func.vmap(
+                at_point, chunk_size=step if step < count else None
+            )(*points)
             return scores
         products = {name: list(zip(*each, strict=True)) for name, each in points.products.items()}
         return torch.stack(
@@ -178,7 +197,9 @@ class JointForward:
         )
 
     def _add_product(self, name: str) -> Any:
-        def hook(layer: nn.Module, inputs: Any, named: Any, output: torch.Tensor) -> torch.Tensor | None:
+        def hook(
+            layer: nn.Module, inputs: Any, named: Any, output: torch.Tensor
+        ) -> torch.Tensor | None:
             if name not in self._now:
                 return None
             x, (a, b) = (inputs[0] if inputs else named["input"]), self._now[name]
@@ -191,8 +212,12 @@ class JointForward:
 
 
 def _multiplies(layer: nn.Module) -> bool:
-    """Return whether a layer multiplies by its weights, or reads rows of them, and does nothing else with them."""
-    return type(layer) is torch.nn.Linear or (type(layer) is torch.nn.Embedding and layer.max_norm is None)
+    """Return whether a layer multiplies by its weights, or reads rows of them, and does nothing
+    else with them.
+    """
+    return type(layer) is torch.nn.Linear or (
+        type(layer) is torch.nn.Embedding and layer.max_norm is None
+    )
 
 
 def _drawn(direction: Direction) -> int:
@@ -203,7 +228,9 @@ def _drawn(direction: Direction) -> int:
 
 @contextmanager
 def _mapping_alone() -> Iterator[None]:
-    """Let operators that torch.func would compute point by point, with a warning, raise RuntimeError."""
+    """Let operators that torch.func would compute point by point, with a warning, raise
+    RuntimeError.
+    """
     functorch: Any = torch._C._functorch  # nothing public says it
     with _trying:
         before = functorch._is_vmap_fallback_enabled()

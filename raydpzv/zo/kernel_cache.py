@@ -1,8 +1,8 @@
 """The cache of compiled kernels.
 
-In NUMBA_CACHE_DIR, else in `__pycache__` beside the file that defines them, else in the user's cache folder, else (some
-containers can write to none of these) in a folder of the user's own among temporary files; where there is none either,
-nothing is kept.
+In NUMBA_CACHE_DIR, else in `__pycache__` beside the file that defines them, else in the user's
+cache folder, else (some containers can write to none of these) in a folder of the user's own among
+temporary files; where there is none either, nothing is kept.
 """
 
 from __future__ import annotations
@@ -25,9 +25,11 @@ _kernels: dict[tuple[str, str], Any] = {}
 
 
 def compiled(function: Callable[..., Any]) -> Any:
-    """Compile a function when it is first used, without the GIL, and keep the code if there is a folder for it.
+    """Compile a function when it is first used, without the GIL, and keep the code if there is a
+    folder for it.
 
-    A division by zero gives infinity or NaN as IEEE 754 has it, and no exception. A name with an underscore is called
+    A division by zero gives infinity or NaN as IEEE 754 has it, and no exception. A name with an
+    underscore is called
     by compiled code alone: its wrappers for Python and C would be a tenth of the compiling.
     """
     internal = function.__name__.startswith("_")
@@ -38,8 +40,8 @@ def compiled(function: Callable[..., Any]) -> Any:
     except RuntimeError as error:  # numba found no folder that it can write to
         if not _kernels:
             warnings.warn(
-                f"compiled kernels cannot be kept, so that every process compiles them anew, which takes seconds "
-                f"({error}); set NUMBA_CACHE_DIR to a folder that can be written to",
+                "compiled kernels cannot be kept, so that every process compiles them anew, which "
+                f"takes seconds ({error}); set NUMBA_CACHE_DIR to a folder that can be written to",
                 stacklevel=2,
             )
         kernel = njit(**options)(function)
@@ -60,7 +62,9 @@ def _kept(function: Callable[..., Any], options: dict[str, Any]) -> Any:
 
 
 def _private_folder() -> Path | None:
-    """Return a folder among temporary files that only this user can write to, since what is in it is run; None: no."""
+    """Return a folder among temporary files that only this user can write to, since what is in it
+    is run; None: no.
+    """
     if not hasattr(os, "getuid"):
         return None
     try:
@@ -76,8 +80,8 @@ def _private_folder() -> Path | None:
 def set_up() -> None:
     """Let numba set itself up, which takes most of a second and reads no cache.
 
-    Under the lock that its compiler holds: numba fills its lists of types from generators, which fail when two threads
-    are in them.
+    Under the lock that its compiler holds: numba fills its lists of types from generators, which
+    fail when two threads are in them.
     """
     with global_compiler_lock:
         cpu_target.typing_context.refresh()
@@ -90,14 +94,18 @@ def folder_of(module: str, name: str) -> Path | None:
     return Path(found) if found else None
 
 
-def prepare(module: str, name: str, arguments: tuple[Any, ...], compiling: Callable[[], None]) -> bool:
-    """Load or compile a kernel for arguments like these, without calling it; return whether it was compiled.
+def prepare(
+    module: str, name: str, arguments: tuple[Any, ...], compiling: Callable[[], None]
+) -> bool:
+    """Load or compile a kernel for arguments like these, without calling it; return whether it was
+    compiled.
 
     compiling: called before it is compiled.
     """
     kernel = _kernels[module, name]
     types = tuple(typeof(argument) for argument in arguments)
-    # loaded twice, it would be looked up among equals at every call, which takes a tenth of a millisecond
+    # loaded twice, it would be looked up among equals at every call, which takes a tenth of a
+    # millisecond
     if types in kernel.overloads or _loaded(kernel, types):
         return False
     compiling()
@@ -107,22 +115,30 @@ def prepare(module: str, name: str, arguments: tuple[Any, ...], compiling: Calla
 
 
 class _ToLoad:
-    """numba's target without what it imports to compile, which is most of the time of a program's first call."""
+    """numba's target without what it imports to compile, which is most of the time of a program's
+    first call.
+    """
 
     def __getattr__(self, name: str) -> Any:
         return getattr(cpu_target.target_context, name)
 
     def refresh(self) -> None:
-        """Name what compiled code calls; numba would compile 20 MB of its own, which that code has a copy of."""
+        """Name what compiled code calls; numba would compile 20 MB of its own, which that code has
+        a copy of.
+        """
         for name, address in nrt._nrt.c_helpers.items():
             nrt.ll.add_symbol(name if name.startswith("_") else f"NRT_{name}", address)
 
 
 def _loaded(kernel: Any, types: tuple[Any, ...]) -> bool:
-    """Load the code that was kept for these types, if any was; for compiled callers as well, as `compile` does."""
+    """Load the code that was kept for these types, if any was; for compiled callers as well, as
+    `compile` does.
+    """
     with global_compiler_lock:
         found = kernel._cache.load_overload(types, _ToLoad())
         if found is not None:
-            cpu_target.target_context.insert_user_function(found.entry_point, found.fndesc, [found.library])
+            cpu_target.target_context.insert_user_function(
+                found.entry_point, found.fndesc, [found.library]
+            )
             kernel.add_overload(found)
     return found is not None

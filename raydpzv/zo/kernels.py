@@ -1,8 +1,9 @@
-"""The compiled kernels as everybody calls them: numba is imported and a kernel compiled or loaded when first called.
+"""The compiled kernels as everybody calls them: numba is imported and a kernel compiled or loaded
+when first called.
 
-Compiling takes seconds of CPU, loading what is compiled milliseconds. So the first process on a machine compiles
-under a lock in the cache's folder, and every other process waits and loads. What a run compiles is thereby what its
-rule (law of the directions, momentum) calls, and nothing else.
+Compiling takes seconds of CPU, loading what is compiled milliseconds. So the first process on a
+machine compiles under a lock in the cache's folder, and every other process waits and loads. What a
+run compiles is thereby what its rule (law of the directions, momentum) calls, and nothing else.
 """
 
 from __future__ import annotations
@@ -18,12 +19,14 @@ from typing import Any, NamedTuple
 from filelock import FileLock, Timeout
 
 _TIMEOUT = 120.0
-"""Seconds to wait for another process that compiles; then this one compiles as well, which harms nothing."""
+"""Seconds to wait for another process that compiles; then this one compiles as well, which harms
+nothing.
+"""
 
 
 class FirstCalls(NamedTuple):
-    """What first calls of kernels took in a process: how many were compiled here, and seconds in which one was made
-    ready, compiled or loaded, or waited for another process.
+    """What first calls of kernels took in a process: how many were compiled here, and seconds in
+    which one was made ready, compiled or loaded, or waited for another process.
     """
 
     compiled: int = 0
@@ -39,7 +42,9 @@ class FirstCalls(NamedTuple):
 
 
 class _Stopwatch:
-    """Counts what first calls take; of threads that make some at the same time the time counts once."""
+    """Counts what first calls take; of threads that make some at the same time the time counts
+    once.
+    """
 
     def __init__(self) -> None:
         self._lock, self._under_way, self._began = threading.Lock(), 0, 0.0
@@ -72,7 +77,9 @@ _to_tell: list[Callable[[], None]] = []
 
 @contextmanager
 def announce_compiling(tell: Callable[[], None]) -> Iterator[None]:
-    """Call `tell` before the first kernel that this process compiles in the block, which takes seconds."""
+    """Call `tell` before the first kernel that this process compiles in the block, which takes
+    seconds.
+    """
     _to_tell.append(tell)
     try:
         yield
@@ -92,7 +99,9 @@ def first_calls() -> FirstCalls:
 
 
 class Kernel:
-    """A compiled function of a module, whose docstring says what it does; many threads may call it."""
+    """A compiled function of a module, whose docstring says what it does; many threads may call
+    it.
+    """
 
     def __init__(self, name: str, module: str = "raydpzv.zo.numba_kernel") -> None:
         self._name, self._from = name, module
@@ -119,7 +128,9 @@ def _prepared(module: str, name: str, arguments: tuple[Any, ...]) -> Any:
 
 @contextmanager
 def _one_process_at_a_time(folder: Path | None) -> Iterator[None]:
-    """Hold the folder's lock. None (nothing is kept): every process compiles for itself, and waiting gains nothing."""
+    """Hold the folder's lock. None (nothing is kept): every process compiles for itself, and
+    waiting gains nothing.
+    """
     if folder is None:
         yield
         return

@@ -1,13 +1,16 @@
-"""The direction generator compiled with numba: same bits as `raydpzv.zo.philox`, about ten times faster.
+"""The direction generator compiled with numba: same bits as `raydpzv.zo.philox`, about ten times
+faster.
 
-No fast-math: numba then neither contracts to fused multiply-adds nor reorders, which is what keeps the bits equal
-between machines. All functions release the GIL and work tile by tile, so no buffer grows with the model. None is
-`parallel=True`: importing such kernels raises torch's thread count; `raydpzv.zo.apply_seeds` has threads of its own.
+No fast-math: numba then neither contracts to fused multiply-adds nor reorders, which is what keeps
+the bits equal between machines. All functions release the GIL and work tile by tile, so no buffer
+grows with the model. None is `parallel=True`: importing such kernels raises torch's thread count;
+`raydpzv.zo.apply_seeds` has threads of its own.
 
-numba caches compiled code by this file alone: if you change a constant in `philox`, touch this file too, and
-everything compiled stays in this one file.
+numba caches compiled code by this file alone: if you change a constant in `philox`, touch this file
+too, and everything compiled stays in this one file.
 
-Callers go through `raydpzv.zo.kernels`, which imports this module (a second of CPU) when it is needed.
+Callers go through `raydpzv.zo.kernels`, which imports this module (a second of CPU) when it is
+needed.
 """
 
 from __future__ import annotations
@@ -32,7 +35,12 @@ _S0, _S1, _S2, _S3, _S4 = _definition.SIN
 _C0, _C1, _C2, _C3, _C4 = _definition.COS
 _A1, _A2, _A3 = _f32(2.0**-32), _f32(2.0**-33), _f32(2.0**-31)
 _ONE, _MINUS_TWO, _ZERO, _MINUS_2_LN2 = _f32(1), _f32(-2), _f32(0), _definition.MINUS_2_LN2
-_MAGIC, _MANTISSA, _SIGN, _EXPONENT = _i32(_definition.SQRT_HALF_BITS), _i32(0x7FFFFF), _i32(31), _i32(23)
+_MAGIC, _MANTISSA, _SIGN, _EXPONENT = (
+    _i32(_definition.SQRT_HALF_BITS),
+    _i32(0x7FFFFF),
+    _i32(31),
+    _i32(23),
+)
 _TILE, _BLOCKS, _ROUNDS = _definition.TILE, _definition.BLOCKS, _definition.ROUNDS
 _SIGN_TILE, _ROWS, _BITS = _definition.SIGN_TILE, _definition.SIGN_TILE // _BLOCKS, 32
 _TOP, _LAST_BIT = _u32(0x80000000), 31
@@ -42,7 +50,9 @@ _LINE = 16
 
 @intrinsic
 def _bits(typing_context: Any, value: Any) -> Any:
-    """Reinterpret float32 as int32 without a round trip through memory, which would stop vectorisation."""
+    """Reinterpret float32 as int32 without a round trip through memory, which would stop
+    vectorisation.
+    """
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.bitcast(args[0], ir.IntType(32))
@@ -62,7 +72,9 @@ def _float(typing_context: Any, value: Any) -> Any:
 
 @intrinsic
 def _fetch(typing_context: Any, values: Any, at: Any) -> Any:
-    """Bring the cache line of values[at] in, which may be past the end. A hint: it changes no bits and never fails."""
+    """Bring the cache line of values[at] in, which may be past the end. A hint: it changes no bits
+    and never fails.
+    """
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         data = context.make_array(signature.args[0])(context, builder, args[0]).data
@@ -131,7 +143,9 @@ def _tile(z, words, seed, tile):  # type: ignore[no-untyped-def]
 
 @compiled
 def _ahead(out, x, first, last):  # type: ignore[no-untyped-def]
-    """Ask for what [first, last) of x and out needs from memory, while the directions of this piece are made."""
+    """Ask for what [first, last) of x and out needs from memory, while the directions of this piece
+    are made.
+    """
     for i in range(first, last, _LINE):
         _fetch(x, i)  # type: ignore[call-arg]
         _fetch(out, i)
@@ -139,9 +153,11 @@ def _ahead(out, x, first, last):  # type: ignore[no-untyped-def]
 
 @compiled
 def add_direction(out, x, seed, scale, start):  # type: ignore[no-untyped-def]
-    """out[i] = x[i] + scale · z[start + i], one rounding for the product and one for the sum; out may be x.
+    """out[i] = x[i] + scale · z[start + i], one rounding for the product and one for the sum; out
+    may be x.
 
-    out, x: float32 [n]; seed: uint64; scale: float32; start: the first element's place in the direction.
+    out, x: float32 [n]; seed: uint64; scale: float32; start: the first element's place in the
+    direction.
     """
     z = np.empty((4, _BLOCKS), np.float32)
     words = np.empty((4, _BLOCKS), np.uint32)
@@ -154,8 +170,13 @@ def add_direction(out, x, seed, scale, start):  # type: ignore[no-untyped-def]
         count = min(_TILE - inside, n - done)
         _ahead(out, x, done, done + count)
         _tile(z, words, seed, _u64(element // _TILE))
-        # an index that may be negative to numba stops vectorisation: loops over slices take a third of the time
-        to, of, made = out[done : done + count], x[done : done + count], flat[inside : inside + count]
+        # an index that may be negative to numba stops vectorisation: loops over slices take a third
+        # of the time
+        to, of, made = (
+            out[done : done + count],
+            x[done : done + count],
+            flat[inside : inside + count],
+        )
         for i in range(count):
             to[i] = of[i] + scale * made[i]
         done += count
@@ -163,7 +184,9 @@ def add_direction(out, x, seed, scale, start):  # type: ignore[no-untyped-def]
 
 @compiled
 def add_both_ways(plus, minus, x, seed, scale):  # type: ignore[no-untyped-def]
-    """plus[i] = x[i] + scale · z[i] and minus[i] = x[i] - scale · z[i]: the bits of two calls of `add_direction`."""
+    """plus[i] = x[i] + scale · z[i] and minus[i] = x[i] - scale · z[i]: the bits of two calls of
+    `add_direction`.
+    """
     z = np.empty((4, _BLOCKS), np.float32)
     words = np.empty((4, _BLOCKS), np.uint32)
     flat = z.reshape(-1)
@@ -193,9 +216,11 @@ def _subtract_tile(x, words, scale):  # type: ignore[no-untyped-def]
 
 @compiled
 def subtract_directions(x, seeds, scales, start):  # type: ignore[no-untyped-def]
-    """x[i] -= scales[j] · z_j[start + i] for j = 0, 1, ...: the bits of `add_direction` with -scales[j], j by j.
+    """x[i] -= scales[j] · z_j[start + i] for j = 0, 1, ...: the bits of `add_direction` with
+    -scales[j], j by j.
 
-    x: float32 [n]; seeds: uint64 [k]; scales: float32 [k]. A tile of x stays in the first cache for all seeds.
+    x: float32 [n]; seeds: uint64 [k]; scales: float32 [k]. A tile of x stays in the first cache for
+    all seeds.
     """
     words = np.empty((4, _BLOCKS), np.uint32)
     # a piece of a tile is worked on as a whole one, in a copy
@@ -207,7 +232,9 @@ def subtract_directions(x, seeds, scales, start):  # type: ignore[no-untyped-def
         inside = element % _TILE
         count = min(_TILE - inside, n - done)
         if count < _TILE:
-            for i in range(count):  # an assignment would compile string functions for its error message
+            for i in range(
+                count
+            ):  # an assignment would compile string functions for its error message
                 copy[inside + i] = x[done + i]
             tile = copy.reshape(4, _BLOCKS)
         else:
@@ -238,7 +265,9 @@ def _signs(z, seed):  # type: ignore[no-untyped-def]
 
 @compiled
 def add_signs(out, x, seed, scale, start):  # type: ignore[no-untyped-def]
-    """out[i] = x[i] + scale · sign[start + i]; arguments as in `add_direction`. The product is exact."""
+    """out[i] = x[i] + scale · sign[start + i]; arguments as in `add_direction`. The product is
+    exact.
+    """
     words = np.empty((4, _BLOCKS), np.uint32)
     value = _bits(scale)  # type: ignore[call-arg,var-annotated]
     n = x.shape[0]
@@ -250,7 +279,11 @@ def add_signs(out, x, seed, scale, start):  # type: ignore[no-untyped-def]
         if done == 0 or row == 0:
             _words(words, seed, _u64(element // _SIGN_TILE))
         shift = _u32(_LAST_BIT - row % _BITS)
-        to, of, word = out[done : done + count], x[done : done + count], words[row // _BITS, inside:]
+        to, of, word = (
+            out[done : done + count],
+            x[done : done + count],
+            words[row // _BITS, inside:],
+        )
         for i in range(count):
             to[i] = of[i] + _flip(value, word[i], shift)
         done += count
@@ -258,7 +291,9 @@ def add_signs(out, x, seed, scale, start):  # type: ignore[no-untyped-def]
 
 @compiled
 def _add_one(x, words, values, first, last):  # type: ignore[no-untyped-def]
-    """Rows [first, last) of x [128, 256] += value · signs; words [1, 4, 256]; values [1]: a float32's bits."""
+    """Rows [first, last) of x [128, 256] += value · signs; words [1, 4, 256]; values [1]: a
+    float32's bits.
+    """
     v0 = values[0]
     for word in range(4):
         w0 = words[0, word]
@@ -272,13 +307,16 @@ def _add_one(x, words, values, first, last):  # type: ignore[no-untyped-def]
 
 @compiled
 def _add_four(x, words, values, first, last):  # type: ignore[no-untyped-def]
-    """The same for four seeds, an element loaded and stored once: half the time of four calls of `_add_one`."""
+    """The same for four seeds, an element loaded and stored once: half the time of four calls of
+    `_add_one`.
+    """
     v0, v1, v2, v3 = values[0], values[1], values[2], values[3]
     for word in range(4):
         w0, w1, w2, w3 = words[0, word], words[1, word], words[2, word], words[3, word]
         for bit in range(_BITS):
             row, shift = word * _BITS + bit, _u32(_LAST_BIT - bit)
-            # a test in place of tighter bounds: with those LLVM no longer vectorises the loop over i
+            # a test in place of tighter bounds: with those LLVM no longer vectorises the loop over
+            # i
             if row < first or row >= last:
                 continue
             for i in range(_BLOCKS):
@@ -316,7 +354,9 @@ def subtract_signs(x, seeds, scales, start):  # type: ignore[no-untyped-def]
         count = min(_SIGN_TILE - inside, n - done)
         first, last = inside // _BLOCKS, (inside + count + _BLOCKS - 1) // _BLOCKS
         if count < _SIGN_TILE:
-            for i in range(count):  # an assignment would compile string functions for its error message
+            for i in range(
+                count
+            ):  # an assignment would compile string functions for its error message
                 copy[inside + i] = x[done + i]
             rows = copy.reshape(_ROWS, _BLOCKS)
         else:
@@ -354,11 +394,12 @@ def add_scaled(x, v, scale):  # type: ignore[no-untyped-def]
 
 @compiled
 def subtract_products(x, rows, columns, scales, start):  # type: ignore[no-untyped-def]
-    """x[e] -= (scales[j] · a_j[i]) · b_j[k] for j = 0, 1, ..., of the element at row i and column k of a matrix.
+    """x[e] -= (scales[j] · a_j[i]) · b_j[k] for j = 0, 1, ..., of the element at row i and column k
+    of a matrix.
 
-    x: float32 [n], elements of the matrix row by row from its element `start` on; rows: float32 [J, m], a_j; columns:
-    float32 [J, N], b_j; scales: float32 [J]. One rounding for each of the two products and for the sum. Four seeds at a
-    time, an element loaded and stored once.
+    x: float32 [n], elements of the matrix row by row from its element `start` on; rows: float32 [J,
+    m], a_j; columns: float32 [J, N], b_j; scales: float32 [J]. One rounding for each of the two
+    products and for the sum. Four seeds at a time, an element loaded and stored once.
     """
     n, width, seeds = x.shape[0], columns.shape[1], rows.shape[0]
     done, row, inside = 0, start // width, start % width
@@ -370,7 +411,10 @@ def subtract_products(x, rows, columns, scales, start):  # type: ignore[no-untyp
             a0, a1 = scales[j] * rows[j, row], scales[j + 1] * rows[j + 1, row]
             a2, a3 = scales[j + 2] * rows[j + 2, row], scales[j + 3] * rows[j + 3, row]
             b0, b1 = columns[j, inside : inside + count], columns[j + 1, inside : inside + count]
-            b2, b3 = columns[j + 2, inside : inside + count], columns[j + 3, inside : inside + count]
+            b2, b3 = (
+                columns[j + 2, inside : inside + count],
+                columns[j + 3, inside : inside + count],
+            )
             for i in range(count):
                 y = (to[i] - a0 * b0[i]) - a1 * b1[i]
                 to[i] = (y - a2 * b2[i]) - a3 * b3[i]

@@ -1,17 +1,19 @@
-"""What a direction or a step is on each parameter of a flat vector: a product a bᵀ or plain numbers, and two factors.
+"""What a direction or a step is on each parameter of a flat vector: a product a bᵀ or plain
+numbers, and two factors.
 
-The law rank_one (EGGROLL, Sarkar et al. 2025, rank 1) needs the parameters' shapes. Of a parameter with two axes or
-more, seen as a matrix [m, n] of its first axis by the rest, the direction is u = a bᵀ, a [m] and b [n] standard normal.
-Of others, and of matrices with one row or column, it is standard normal itself. All these numbers are disjoint slices
-of the one stream of the direction's seed, so that a and b of all parameters are independent. E[u uᵀ] = I follows:
+The law rank_one (EGGROLL, Sarkar et al. 2025, rank 1) needs the parameters' shapes. Of a parameter
+with two axes or more, seen as a matrix [m, n] of its first axis by the rest, the direction is u = a
+bᵀ, a [m] and b [n] standard normal. Of others, and of matrices with one row or column, it is
+standard normal itself. All these numbers are disjoint slices of the one stream of the direction's
+seed, so that a and b of all parameters are independent. E[u uᵀ] = I follows:
 
     of one matrix      E[a_i b_j a_k b_l] = E[a_i a_k] E[b_j b_l] = 1 if (i, j) = (k, l), else 0
     of two parameters  E[u v] = E[u] E[v] = 0, since E[a_i b_j] = E[a_i] E[b_j] = 0
     of other numbers   they are independent standard normal
 
-Groups give parameters step sizes and smoothing radii of their own: with factors s (smoothing) and r (lr) of the
-parameter, queries move along λ s u and steps along η (r / s) u. The estimate is then of the gradient, whatever s is,
-since E[Δ u / s] = ∇f to first order in λ.
+Groups give parameters step sizes and smoothing radii of their own: with factors s (smoothing) and r
+(lr) of the parameter, queries move along λ s u and steps along η (r / s) u. The estimate is then of
+the gradient, whatever s is, since E[Δ u / s] = ∇f to first order in λ.
 """
 
 from __future__ import annotations
@@ -50,9 +52,11 @@ Groups = tuple[tuple[str, Group], ...]
 
 @dataclass(frozen=True)
 class Span:
-    """Elements [start, stop) of the flat vector; their direction is made of the stream's numbers from `drawn` on.
+    """Elements [start, stop) of the flat vector; their direction is made of the stream's numbers
+    from `drawn` on.
 
-    rows, columns: of the matrix a bᵀ, 0 where each element has a number of its own; lr, smoothing: see above.
+    rows, columns: of the matrix a bᵀ, 0 where each element has a number of its own; lr, smoothing:
+    see above.
     """
 
     start: int
@@ -114,7 +118,8 @@ def factors(groups: Groups, shapes: Shapes) -> list[Group]:
         mine = [(pattern, group) for pattern, group in groups if fnmatch.fnmatchcase(name, pattern)]
         if len(mine) > 1:
             raise SpecError(
-                f'method.groups: "{mine[0][0]}" and "{mine[1][0]}" both match the parameter "{name}"; give patterns '
+                f'method.groups: "{mine[0][0]}" and "{mine[1][0]}" both match the parameter '
+                f'"{name}"; give patterns '
                 "that have no parameter in common"
             )
         found.append(mine[0][1] if mine else Group())
@@ -122,7 +127,9 @@ def factors(groups: Groups, shapes: Shapes) -> list[Group]:
 
 
 def check_groups(groups: Groups, names: Sequence[str]) -> None:
-    """Refuse patterns that match none of these parameters, or two that match one. Raises SpecError."""
+    """Refuse patterns that match none of these parameters, or two that match one. Raises
+    SpecError.
+    """
     factors(groups, tuple((name, ()) for name in names))
     for pattern, _ in groups:
         if not any(fnmatch.fnmatchcase(name, pattern) for name in names):
@@ -130,7 +137,8 @@ def check_groups(groups: Groups, names: Sequence[str]) -> None:
                 f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
             )
             raise SpecError(
-                f'method.groups: no parameter matches "{pattern}". {suggest(pattern, names)}Parameters: {shown}'
+                f'method.groups: no parameter matches "{pattern}". '
+                f"{suggest(pattern, names)}Parameters: {shown}"
             )
 
 

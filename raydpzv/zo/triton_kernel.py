@@ -1,7 +1,9 @@
-"""The direction generator as Triton kernels: same bits as `raydpzv.zo.philox`, made in registers where x lives.
+"""The direction generator as Triton kernels: same bits as `raydpzv.zo.philox`, made in registers
+where x lives.
 
-Launched with floating-point fusion off and with the correctly rounded square root, which leaves no fused multiply-add
-in the code and keeps the definition's roundings. Imported only for CUDA tensors where Triton is installed.
+Launched with floating-point fusion off and with the correctly rounded square root, which leaves no
+fused multiply-add in the code and keeps the definition's roundings. Imported only for CUDA tensors
+where Triton is installed.
 """
 
 from __future__ import annotations
@@ -28,11 +30,18 @@ EXACT: dict[str, Any] = {"num_warps": 4, "enable_fp_fusion": False}
 
 
 def subtract(
-    out: torch.Tensor, x: torch.Tensor, seeds: np.ndarray, coefficients: np.ndarray, start: int, law: str
+    out: torch.Tensor,
+    x: torch.Tensor,
+    seeds: np.ndarray,
+    coefficients: np.ndarray,
+    start: int,
+    law: str,
 ) -> None:
-    """Write x - Σ_j coefficients[j] · z_j[start : start + n] to `out` (may be x), in the order of j.
+    """Write x - Σ_j coefficients[j] · z_j[start : start + n] to `out` (may be x), in the order of
+    j.
 
-    out, x: contiguous float32 [n]; seeds: uint64 [k]; coefficients: float32 [k]; law: "gaussian" or "rademacher".
+    out, x: contiguous float32 [n]; seeds: uint64 [k]; coefficients: float32 [k]; law: "gaussian" or
+    "rademacher".
     Normals: x is read and written once. Signs: once for four seeds.
     """
     if x.numel() == 0 or len(seeds) == 0:
@@ -70,14 +79,18 @@ def subtract(
 def add_both_ways(
     plus: torch.Tensor, minus: torch.Tensor, x: torch.Tensor, seed: np.uint64, coefficient: float
 ) -> None:
-    """Write x + coefficient · z to `plus` and x - coefficient · z to `minus`, float32 [d], z made once."""
+    """Write x + coefficient · z to `plus` and x - coefficient · z to `minus`, float32 [d], z made
+    once.
+    """
     _move(x, seed, coefficient, 0, minus, plus)
 
 
 def descend(
     x: torch.Tensor, velocity: torch.Tensor, seed: np.uint64, amounts: tuple[float, float, float]
 ) -> None:
-    """Take v <- βv - c z and x <- x - η v in one pass, with the bits of the CPU. amounts: β, c, η."""
+    """Take v <- βv - c z and x <- x - η v in one pass, with the bits of the CPU. amounts: β, c,
+    η.
+    """
     if x.numel():
         with torch.cuda.device_of(x):
             grid = (_programs(x.numel(), 0, 1024),)
@@ -102,7 +115,12 @@ def squared_norm(where: str, seed: np.uint64, size: int) -> float:
 
 
 def _move(
-    x: torch.Tensor, seed: np.uint64, coefficient: float, start: int, out: torch.Tensor, other: torch.Tensor
+    x: torch.Tensor,
+    seed: np.uint64,
+    coefficient: float,
+    start: int,
+    out: torch.Tensor,
+    other: torch.Tensor,
 ) -> None:
     """Write x - coefficient · z to `out`, and x + coefficient · z to `other` if that is another."""
     if x.numel():
@@ -136,7 +154,10 @@ def _philox(block, k0, k1):  # type: ignore[no-untyped-def]
     c0, c1 = block.to(tl.uint32), (block >> 32).to(tl.uint32)
     c2 = tl.zeros_like(c0)
     c3 = tl.zeros_like(c0)
-    m0, m1 = tl.full(block.shape, 0xD2511F53, tl.uint32), tl.full(block.shape, 0xCD9E8D57, tl.uint32)
+    m0, m1 = (
+        tl.full(block.shape, 0xD2511F53, tl.uint32),
+        tl.full(block.shape, 0xCD9E8D57, tl.uint32),
+    )
     for _ in tl.static_range(10):
         a, b = c0, c2
         c0 = tl.umulhi(b, m1) ^ c1 ^ k0
@@ -171,7 +192,9 @@ def _box_muller(a, b):  # type: ignore[no-untyped-def]
     sine = (sine + (s * -0.645963728427887 + 1.5707963705062866)) * t
     cosine = (s2 * 0.0008581905858591199 + (s * -0.020810628309845924 + 0.2536507546901703)) * s2
     cosine = cosine + (s * -1.2336982488632202 + 0.9999999403953552)
-    return ((r * cosine).to(tl.int32, bitcast=True) ^ (turn << 31)).to(tl.float32, bitcast=True), r * sine
+    return ((r * cosine).to(tl.int32, bitcast=True) ^ (turn << 31)).to(
+        tl.float32, bitcast=True
+    ), r * sine
 
 
 @triton.jit
@@ -217,7 +240,9 @@ def _steps(x, v, k0, k1, momentum, c, lr, size, LANES: tl.constexpr):  # type: i
 
 @triton.jit(do_not_specialize=["tiles", "size"])
 def _add_squares(sums, z, tiles, size, SUMS: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Add the square of element i of each tile to sums[i], tile after tile; a square of a float32 is exact."""
+    """Add the square of element i of each tile to sums[i], tile after tile; a square of a float32
+    is exact.
+    """
     i = tl.program_id(0) * SUMS + tl.arange(0, SUMS)
     total = tl.load(sums + i)
     for tile in tl.range(0, tiles, loop_unroll_factor=16):
@@ -249,14 +274,20 @@ def _normals(out, x, keys, coefficients, count, size, start, LANES: tl.constexpr
 
 @triton.jit
 def _add_flipped(x, minus, word, bit, there):  # type: ignore[no-untyped-def]
-    """X plus `minus` with its sign turned where the bit is set; x itself, to the sign of a zero, if not `there`."""
+    """X plus `minus` with its sign turned where the bit is set; x itself, to the sign of a zero, if
+    not `there`.
+    """
     sign = (word << (31 - bit)) & 0x80000000
-    return tl.where(there, x + (sign ^ minus.to(tl.uint32, bitcast=True)).to(tl.float32, bitcast=True), x)
+    return tl.where(
+        there, x + (sign ^ minus.to(tl.uint32, bitcast=True)).to(tl.float32, bitcast=True), x
+    )
 
 
 @triton.jit
 def _signs(out, x, keys, coefficients, count, size, start, LANES: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Up to four seeds: a lane holds a block's four words of each, and walks over their bits' rows."""
+    """Up to four seeds: a lane holds a block's four words of each, and walks over their bits'
+    rows.
+    """
     block = tl.program_id(0).to(tl.int64) * LANES + (start // 32768) * 256 + tl.arange(0, LANES)
     first = (block >> 8) * 32768 + (block & 255) - start
     t1, t2, t3 = count > 1, count > 2, count > 3

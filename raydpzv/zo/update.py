@@ -18,7 +18,9 @@ from raydpzv.zo.spans import Groups, Shapes, Span, overlaps, spans_of
 from raydpzv.zo.vectors import Vector, as_array, copied, on_cpu
 
 _PIECE = 1 << 16
-"""Elements whose parameters and velocity (512 KiB) stay in the second cache while many steps are replayed."""
+"""Elements whose parameters and velocity (512 KiB) stay in the second cache while many steps are
+replayed.
+"""
 
 
 Optimizer = Literal["sgd", "signsgd", "adam", "svrg"]
@@ -26,16 +28,18 @@ Optimizer = Literal["sgd", "signsgd", "adam", "svrg"]
 
 @dataclass(frozen=True)
 class Rule:
-    """How (seed, scalar) pairs move a model: the law of the directions, and what is done with g = mean_p Δ_p u_p.
+    """How (seed, scalar) pairs move a model: the law of the directions, and what is done with g =
+    mean_p Δ_p u_p.
 
-    sgd: w <- w - ηv with v <- βv + g, or, damped, v <- βv + (1-β)g (DeComFL Eq. (8)); β: momentum. signsgd (Liu et al.
-    2018a, Algorithm 1): w <- w - η sign(g). adam (Chen et al. 2019, Algorithm 1): m <- βm + (1-β)g,
-    v <- β₂v + (1-β₂)g², v̂ <- max(v̂, v), w <- w - ηm/√v̂; v0: what v and v̂ begin with. svrg (Liu et al. 2018b,
-    Algorithm 2): ĝ <- g and w̃ <- w in the first of every `epoch` updates, w <- w - η(g + ĝ) in the others, whose
-    scalars are the differences between w and w̃.
+    sgd: w <- w - ηv with v <- βv + g, or, damped, v <- βv + (1-β)g (DeComFL Eq. (8)); β: momentum.
+    signsgd (Liu et al. 2018a, Algorithm 1): w <- w - η sign(g). adam (Chen et al. 2019, Algorithm
+    1): m <- βm + (1-β)g, v <- β₂v + (1-β₂)g², v̂ <- max(v̂, v), w <- w - ηm/√v̂; v0: what v and v̂
+    begin with. svrg (Liu et al. 2018b, Algorithm 2): ĝ <- g and w̃ <- w in the first of every
+    `epoch` updates, w <- w - η(g + ĝ) in the others, whose scalars are the differences between w
+    and w̃.
 
-    groups: step sizes and smoothing radii of some parameters; spans: what directions are on each parameter, of a model
-    whose law or groups need it (`on`).
+    groups: step sizes and smoothing radii of some parameters; spans: what directions are on each
+    parameter, of a model whose law or groups need it (`on`).
     """
 
     law: Law = "gaussian"
@@ -50,7 +54,9 @@ class Rule:
 
     @property
     def shaped(self) -> bool:
-        """Whether what directions are follows from the parameters' names and shapes, not from their number alone."""
+        """Whether what directions are follows from the parameters' names and shapes, not from their
+        number alone.
+        """
         return self.law == "rank_one" or bool(self.groups)
 
     def on(self, shapes: Shapes) -> Rule:
@@ -63,12 +69,15 @@ class Rule:
         return {"sgd": int(self.momentum > 0), "signsgd": 0, "adam": 3, "svrg": 2}[self.optimizer]
 
     def anchors(self, update: int) -> bool:
-        """Return whether update 1, 2, ... estimates the gradient at w̃ = w and leaves w as it is (svrg)."""
+        """Return whether update 1, 2, ... estimates the gradient at w̃ = w and leaves w as it is
+        (svrg).
+        """
         return self.optimizer == "svrg" and (update - 1) % self.epoch == 0
 
 
 class Step(NamedTuple):
-    """One descent step: g = mean_p Δ_p u_p with seeds uint64 [P] and scalars [P], and its step size η.
+    """One descent step: g = mean_p Δ_p u_p with seeds uint64 [P] and scalars [P], and its step size
+    η.
 
     anchor: it moves nothing but what svrg keeps, see `Rule.anchors`.
     """
@@ -81,7 +90,9 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True)
 class Steps:
-    """K steps of P directions each, in order: seeds uint64 [K, P], scalars float64 [K, P], step sizes float64 [K]."""
+    """K steps of P directions each, in order: seeds uint64 [K, P], scalars float64 [K, P], step
+    sizes float64 [K].
+    """
 
     seeds: np.ndarray
     scalars: np.ndarray
@@ -110,15 +121,18 @@ class Steps:
 class Descent:
     """Parameters that steps move by a `Rule`; without momentum, sgd is w <- w - (η/P) Σ_p Δ_p u_p.
 
-    DPZV (journal) Eq. (9), DeComFL Eq. (7) to (9). Each term is applied in order, one product and one sum per
-    element, so that equal pairs give equal bits, however many steps are taken in one call.
-    x: contiguous float32 [d], array or tensor, changed in place; kept: what the rule keeps beside x, likewise: [v] with
-    momentum, [m, v, v̂] of adam, [w̃, ĝ] of svrg.
+    DPZV (journal) Eq. (9), DeComFL Eq. (7) to (9). Each term is applied in order, one product and
+    one sum per element, so that equal pairs give equal bits, however many steps are taken in one
+    call.
+    x: contiguous float32 [d], array or tensor, changed in place; kept: what the rule keeps beside
+    x, likewise: [v] with momentum, [m, v, v̂] of adam, [w̃, ĝ] of svrg.
     """
 
     def __init__(self, x: Vector, rule: Rule, *, threads: int = 1) -> None:
         if rule.shaped and not rule.spans:
-            raise InputError("this rule depends on the parameters' shapes: give Descent(x, rule.on(shapes))")
+            raise InputError(
+                "this rule depends on the parameters' shapes: give Descent(x, rule.on(shapes))"
+            )
         self.x, self.rule = x, rule
         self.kept = [copied(x) for _ in range(rule.vectors)]
         for n, vector in enumerate(self.kept):
@@ -168,7 +182,9 @@ class Descent:
 
 @dataclass(frozen=True)
 class _Terms:
-    """What one step takes from each element: amount_p · z_p from x; or, without a step size, from a vector beside x."""
+    """What one step takes from each element: amount_p · z_p from x; or, without a step size, from a
+    vector beside x.
+    """
 
     seeds: np.ndarray
     amounts: np.ndarray
@@ -195,8 +211,8 @@ def _subtract(
 ) -> None:
     """x -= Σ_j amounts[j] · z_j[start : start + n], of parameters in groups times their factors.
 
-    1 / smoothing makes of a direction's query an estimate of the gradient; the step size's factor goes with it where
-    steps are linear in the estimate (sgd).
+    1 / smoothing makes of a direction's query an estimate of the gradient; the step size's factor
+    goes with it where steps are linear in the estimate (sgd).
     """
     law = base_of(rule.law)
     if not rule.spans:
@@ -205,15 +221,26 @@ def _subtract(
         factor = (span.lr if rule.optimizer == "sgd" else 1.0) / span.smoothing
         place = start + first - span.start
         if span.rows:
-            replay_products(x[first:last], seeds, amounts * factor, span, start=place, threads=threads)
+            replay_products(
+                x[first:last], seeds, amounts * factor, span, start=place, threads=threads
+            )
         else:
             replay(
-                *(x[first:last], seeds, amounts * factor), start=span.drawn + place, law=law, threads=threads
+                x[first:last],
+                seeds,
+                amounts * factor,
+                start=span.drawn + place,
+                law=law,
+                threads=threads,
             )
 
 
 def _with_momentum(
-    rule: Rule, steps: Sequence[_Terms], vectors: tuple[np.ndarray, np.ndarray], first: int, last: int
+    rule: Rule,
+    steps: Sequence[_Terms],
+    vectors: tuple[np.ndarray, np.ndarray],
+    first: int,
+    last: int,
 ) -> None:
     """Take all steps on one piece of the parameters and their velocity."""
     x_piece, v_piece = (vector[first:last] for vector in vectors)
@@ -241,8 +268,9 @@ def _by_element(
             _MOVES[rule.optimizer](of, rule, own, gradient[begin:end], x, kept)
 
 
-# Vectors are numpy's on the CPU (`of` is numpy), where each operation rounds once and correctly, so that the bits are
-# the same on every machine: torch's square root there is not of that kind. On an accelerator they are torch's.
+# Vectors are numpy's on the CPU (`of` is numpy), where each operation rounds once and correctly, so
+# that the bits are the same on every machine: torch's square root there is not of that kind. On an
+# accelerator they are torch's.
 
 
 def _signed(of: Any, rule: Rule, terms: _Terms, g: Any, w: Any, kept: Sequence[Any]) -> None:
@@ -259,7 +287,9 @@ def _adaptive(of: Any, rule: Rule, terms: _Terms, g: Any, w: Any, kept: Sequence
     w -= m / of.sqrt(largest) * _rounded(terms.lr)
 
 
-def _variance_reduced(of: Any, rule: Rule, terms: _Terms, g: Any, w: Any, kept: Sequence[Any]) -> None:
+def _variance_reduced(
+    of: Any, rule: Rule, terms: _Terms, g: Any, w: Any, kept: Sequence[Any]
+) -> None:
     anchor, mean = kept
     if terms.anchor:
         anchor[:] = w
@@ -268,7 +298,11 @@ def _variance_reduced(of: Any, rule: Rule, terms: _Terms, g: Any, w: Any, kept: 
         w -= (g + mean) * _rounded(terms.lr)
 
 
-_MOVES: dict[str, Callable[..., None]] = {"signsgd": _signed, "adam": _adaptive, "svrg": _variance_reduced}
+_MOVES: dict[str, Callable[..., None]] = {
+    "signsgd": _signed,
+    "adam": _adaptive,
+    "svrg": _variance_reduced,
+}
 
 
 def _rounded(value: float) -> float:

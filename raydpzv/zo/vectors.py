@@ -1,4 +1,5 @@
-"""Parameters as what computes with them has them: arrays under compiled kernels, tensors on any device under torch.
+"""Parameters as what computes with them has them: arrays under compiled kernels, tensors on any
+device under torch.
 
 Code that moves or reads parameters uses what arrays and tensors have in common, or what is here, so
 that a process without tensors never loads torch.
@@ -17,7 +18,9 @@ Vector = Any
 
 
 def as_array(x: Vector) -> np.ndarray:
-    """Return the numbers as an array: the same memory where they are on the CPU, else a copy there."""
+    """Return the numbers as an array: the same memory where they are on the CPU, else a copy
+    there.
+    """
     found: np.ndarray = x if isinstance(x, np.ndarray) else x.numpy(force=True)
     return found
 

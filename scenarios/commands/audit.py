@@ -1,4 +1,6 @@
-"""`raydpzv audit`: what a finished run's ε is worth, by what an adversary makes of its record or of runs like it."""
+"""`raydpzv audit`: what a finished run's ε is worth, by what an adversary makes of its record or of
+runs like it.
+"""
 
 from __future__ import annotations
 
@@ -60,9 +62,15 @@ def _progress(quiet: bool) -> Iterator[Watch]:
     steps = [0, 0]
 
     def line() -> str:
-        return f"audit: {steps[0]} of {steps[1]} steps" if steps[1] else "audit: reading the run and its data"
+        return (
+            f"audit: {steps[0]} of {steps[1]} steps"
+            if steps[1]
+            else "audit: reading the run and its data"
+        )
 
-    with Display(screen.console(stderr=True), Bar("audit", None), list, line, quiet=quiet) as display:
+    with Display(
+        screen.console(stderr=True), Bar("audit", None), list, line, quiet=quiet
+    ) as display:
 
         def watch(done: int, of: int) -> None:
             steps[:] = done, of

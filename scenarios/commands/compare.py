@@ -1,4 +1,6 @@
-"""`raydpzv compare`: methods, values of ε and seeds on one scenario, side by side, and one table of them."""
+"""`raydpzv compare`: methods, values of ε and seeds on one scenario, side by side, and one table of
+them.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ from scenarios.progress import foreground
 def compare_command(options: CompareCommand) -> None:
     """Make a new comparison, or resume the one in `out`."""
     if options.latex and options.as_json:
-        raise SpecError("--latex: prints a table in place of JSON; choose one of --latex and --json")
+        raise SpecError(
+            "--latex: prints a table in place of JSON; choose one of --latex and --json"
+        )
     comparison = resolved(asked_for(options), options.set_ or [])
     carry_out(
         comparison,
@@ -43,12 +47,18 @@ def compare_command(options: CompareCommand) -> None:
 
 
 def carry_out(
-    comparison: Comparison, folder: Path, how: Execution, *, latex: bool = False, notes: Sequence[str] = ()
+    comparison: Comparison,
+    folder: Path,
+    how: Execution,
+    *,
+    latex: bool = False,
+    notes: Sequence[str] = (),
 ) -> None:
     """Make the remaining runs of a comparison, then write and print its tables.
 
     notes: sentences to print before the first run, in addition to those of the lines.
-    Exits with 130 if the user stopped it, raises RunError if runs failed otherwise than by diverging.
+    Exits with 130 if the user stopped it, raises RunError if runs failed otherwise than by
+    diverging.
     """
     console = screen.console(stderr=True)
     said = (line.spec.note for line in comparison.lines)
@@ -59,12 +69,18 @@ def carry_out(
     rows = compared.runs.to_pylist()
     failed = [f"{row['run']}: {row['reason']}" for row in rows if row["outcome"] == FAILED]
     some = any(row["outcome"] == OK for row in rows if not row["control"])
-    nothing = f"no method has a result: every run diverged or failed (see {folder / 'comparison.html'})"
+    nothing = (
+        f"no method has a result: every run diverged or failed (see {folder / 'comparison.html'})"
+    )
     leave(folder, f"{len(rows)} runs", failed, stopped=stopped, nothing="" if some else nothing)
 
 
-def made(comparison: Comparison, folder: Path, how: Execution, console: Console) -> tuple[Compared, bool]:
-    """Make the remaining runs of a comparison and write its tables; return them, and whether the user stopped it."""
+def made(
+    comparison: Comparison, folder: Path, how: Execution, console: Console
+) -> tuple[Compared, bool]:
+    """Make the remaining runs of a comparison and write its tables; return them, and whether the
+    user stopped it.
+    """
     if comparison.note:
         console.print(comparison.note, highlight=False, markup=False, soft_wrap=True)
     stopped = threading.Event()
@@ -80,8 +96,12 @@ def made(comparison: Comparison, folder: Path, how: Execution, console: Console)
 
 
 def noise_dropped(what: Sequence[str], comparison: Comparison) -> list[str]:
-    """Return a sentence for each scenario that adds noise by itself but none in a comparison without values of ε."""
-    if catalog.comparison(what[0]) is not None or any(line.epsilon is not None for line in comparison.lines):
+    """Return a sentence for each scenario that adds noise by itself but none in a comparison
+    without values of ε.
+    """
+    if catalog.comparison(what[0]) is not None or any(
+        line.epsilon is not None for line in comparison.lines
+    ):
         return []
     noisy = [name for name in what if catalog.load(name).noised]
     return [f"noise of {name} dropped: no --epsilons given" for name in noisy]
@@ -98,7 +118,9 @@ def _on_ray(how: Execution) -> bool:
         if address:
             raise missing("--address: Ray", "ray")
         return False
-    return bool(address or os.environ.get("RAY_ADDRESS")) or ((os.cpu_count() or 1) > 1 and how.jobs != 1)
+    return bool(address or os.environ.get("RAY_ADDRESS")) or (
+        (os.cpu_count() or 1) > 1 and how.jobs != 1
+    )
 
 
 def asked_for(options: CompareCommand) -> ComparisonFile:

@@ -1,4 +1,6 @@
-"""`raydpzv list`: scenarios, comparisons, grids, methods and data sets, one line each, at most 100 columns wide."""
+"""`raydpzv list`: scenarios, comparisons, grids, methods and data sets, one line each, at most 100
+columns wide.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,8 @@ def list_lines(width: int) -> Iterator[str]:
     name = max(name, *(len(title) - 2 for title, _ in parts))
     for title, rows in parts:
         yield _cut(
-            f"{title:<{name + 2}}  {'needs':<{needs}}" if any(row[1] for row in rows) else title, width
+            f"{title:<{name + 2}}  {'needs':<{needs}}" if any(row[1] for row in rows) else title,
+            width,
         )
         for row in rows:
             yield _cut(f"  {row[0]:<{name}}  {row[1]:<{needs}}  {row[2]}", width)
@@ -77,7 +80,9 @@ def _row(entry: Entry) -> Row:
 
 
 def _needs(source: str) -> str:
-    """Return which files a data set needs; that a table of one's own has a target column goes without saying."""
+    """Return which files a data set needs; that a table of one's own has a target column goes
+    without saying.
+    """
     wanted = [need for need in DATA_SOURCES[source].needs if need not in ("target", "time")]
     return " and ".join(wanted)
 

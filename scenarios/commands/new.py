@@ -21,12 +21,18 @@ _TARGETS = ("label", "target")
 
 
 def new_command(options: NewCommand) -> None:
-    """Write NAME.toml and print the next steps; write nothing if the scenario would not run. Raises InputError."""
+    """Write NAME.toml and print the next steps; write nothing if the scenario would not run. Raises
+    InputError.
+    """
     path = Path(options.name if options.name.endswith(".toml") else f"{options.name}.toml")
     if options.public_from_data and not options.private:
-        raise SpecError("--public-from-data: goes with --private, which needs public constants; give both")
+        raise SpecError(
+            "--public-from-data: goes with --private, which needs public constants; give both"
+        )
     if path.exists() and not options.force:
-        raise InputError(f"{path}: is there already; choose another NAME, or add --force to replace it")
+        raise InputError(
+            f"{path}: is there already; choose another NAME, or add --force to replace it"
+        )
     if not path.parent.is_dir():
         raise InputError(
             f'{path}: wanted a NAME in a folder that exists, got "{path.parent}"; create it first'
@@ -35,31 +41,41 @@ def new_command(options: NewCommand) -> None:
     predicted = _target(facts, options.target, options.data.name)
     private = options.private
     shared = (
-        given_parties(options.parties) if options.parties else even_parties(facts, predicted, private=private)
+        given_parties(options.parties)
+        if options.parties
+        else even_parties(facts, predicted, private=private)
     )
     typed = {"--data": str(options.data), "--target": options.target, "--parties": options.parties}
-    words = [word for option, value in typed.items() if value is not None for word in (option, value)]
+    words = [
+        word for option, value in typed.items() if value is not None for word in (option, value)
+    ]
     command = one_line(shlex.join(["raydpzv", "new", options.name, *words]))
     proposal = Proposal(options.data, facts, predicted, shared, private, command)
     check(proposal)
     active = scenario_text(proposal, path, active=True)
     prepare(parse(located(read_toml(active), path.parent), path.name))
     held_back = private and not options.public_from_data
-    write_atomically(path, (scenario_text(proposal, path, active=False) if held_back else active).encode())
+    write_atomically(
+        path, (scenario_text(proposal, path, active=False) if held_back else active).encode()
+    )
     for line in _next_steps(proposal, path, held_back):
         print(line)
 
 
 def given_parties(text: str) -> dict[str, tuple[str, ...]]:
-    """Read "bank=income,age shop=visits", with ; between parties where names have blanks. Raises SpecError."""
+    """Read "bank=income,age shop=visits", with ; between parties where names have blanks. Raises
+    SpecError.
+    """
     found: dict[str, tuple[str, ...]] = {}
-    for item in filter(None, (part.strip() for part in (text.split(";") if ";" in text else text.split()))):
+    for item in filter(
+        None, (part.strip() for part in (text.split(";") if ";" in text else text.split()))
+    ):
         name, equals, columns = item.partition("=")
         listed = tuple(column.strip() for column in columns.split(",") if column.strip())
         if not equals or not listed:
             raise SpecError(
-                f'--parties: wanted "bank=income,age shop=visits" (; between parties where names have blanks), got '
-                f'"{item}"; give each party a name and its columns'
+                '--parties: wanted "bank=income,age shop=visits" (; between parties where names '
+                f'have blanks), got "{item}"; give each party a name and its columns'
             )
         if name.strip() in found:
             raise SpecError(
@@ -72,7 +88,9 @@ def given_parties(text: str) -> dict[str, tuple[str, ...]]:
 def even_parties(
     facts: Mapping[str, ColumnFacts], target: str, *, private: bool
 ) -> dict[str, tuple[str, ...]]:
-    """Return two parties that share the usable columns evenly, in the file's order; private: those without gaps."""
+    """Return two parties that share the usable columns evenly, in the file's order; private: those
+    without gaps.
+    """
     usable = tuple(
         name
         for name, column in facts.items()
@@ -95,16 +113,20 @@ def check(proposal: Proposal) -> None:
                 )
             if why := proposal.facts[column].unusable:
                 raise DataError(
-                    f'--parties: column "{column}" of "{name}" cannot be a feature of "{party}": {why}; leave it out'
+                    f'--parties: column "{column}" of "{name}" cannot be a feature of "{party}": '
+                    f"{why}; leave it out"
                 )
             if proposal.private and (missing := proposal.facts[column].missing):
                 raise DataError(
-                    f'--private: column "{column}" of "{name}" has {missing} empty cells, and what fills them in '
-                    "would depend on other rows; fill them in, drop the rows or leave the column out of --parties"
+                    f'--private: column "{column}" of "{name}" has {missing} empty cells, and what '
+                    "fills them in "
+                    "would depend on other rows; fill them in, drop the rows or leave the column "
+                    "out of --parties"
                 )
     if proposal.of_numbers and not proposal.facts[proposal.target].numeric:
         raise DataError(
-            f"--target: wanted a column of numbers, or of 2 to {MOST_VALUES} classes (texts, whole numbers, true or "
+            f"--target: wanted a column of numbers, or of 2 to {MOST_VALUES} classes (texts, whole "
+            "numbers, true or "
             f'false), and "{proposal.target}" of "{name}" is none; choose another'
         )
 
@@ -113,15 +135,17 @@ def _next_steps(proposal: Proposal, path: Path, held_back: bool) -> Iterator[str
     for party, columns in proposal.parties.items():
         yield f"{party}: {', '.join(columns)}"
     for column in proposal.unused:
-        why = column.unusable or (proposal.private and column.missing and f"{column.missing} empty cells")
+        why = column.unusable or (
+            proposal.private and column.missing and f"{column.missing} empty cells"
+        )
         yield f"not used: {one_line(column.name)}" + (f" ({why})" if why else "")
     yield from rare(proposal)
     yield f"written: {path}"
     if held_back:
         marked = len(public_constants(proposal)) + len(label_constants(proposal))
         yield (
-            f"before it runs: {marked} lines of it, marked PUBLIC?, were read from the data; replace each by what is "
-            "known without the data, and delete the # before it"
+            f"before it runs: {marked} lines of it, marked PUBLIC?, were read from the data; "
+            "replace each by what is known without the data, and delete the # before it"
         )
         yield "if they are public knowledge as they are: the same command with --public-from-data --force"
     yield f"{'then run it' if held_back else 'run it'}: raydpzv run {shlex.quote(str(path))}"
@@ -133,5 +157,6 @@ def _target(facts: Mapping[str, ColumnFacts], given: str | None, file: str) -> s
         return target
     got = f'"{given}". {suggest(given, facts)}' if given else "none. "
     raise SpecError(
-        f'--target: wanted the column of "{one_line(file)}" to predict, got {got}Its columns: {", ".join(facts)}'
+        f'--target: wanted the column of "{one_line(file)}" to predict, got {got}Its columns: '
+        f"{', '.join(facts)}"
     )

@@ -23,7 +23,9 @@ from scenarios.run_output import tables_console
 
 
 def publish_command(options: PublishCommand) -> None:
-    """Write what may leave of a private run, and print where it is and what it lacks; or a run's seed file."""
+    """Write what may leave of a private run, and print where it is and what it lacks; or a run's
+    seed file.
+    """
     run, out = options.run, options.out
     if is_comparison(run):
         raise InputError(f"{run}: is a comparison; its runs are published one by one")
@@ -55,7 +57,9 @@ def publish_command(options: PublishCommand) -> None:
     summary = folder.summary()
     tables_console().print(verdict_line(summary["privacy_verdict"]))
     checked = (
-        "; what follows from its ledger was rebuilt from it, bit for bit" if folder.ledger.exists() else ""
+        "; what follows from its ledger was rebuilt from it, bit for bit"
+        if folder.ledger.exists()
+        else ""
     )
     print(f"published: {out}{checked}")
     print(f"left out: {summary['published']['withheld']}")
@@ -75,10 +79,14 @@ def _compact(options: PublishCommand) -> None:
     each = 8 * made.size / made.scalars if made.scalars else 0.0
     unit = f"{each:.2f} bits" if made.forms == ["sign"] else f"{each / 8:.2f} bytes"
     print(
-        f"written: {out}: {made.size:,} bytes, {made.scalars:,} scalars ({', '.join(made.forms)}), {unit} a scalar"
+        f"written: {out}: {made.size:,} bytes, {made.scalars:,} scalars ({', '.join(made.forms)}), "
+        f"{unit} a scalar"
     )
     if made.size > made.weights:
-        print(f"larger than the model itself: {made.size:,} bytes for {made.weights:,} bytes of weights")
+        print(
+            f"larger than the model itself: {made.size:,} bytes for {made.weights:,} bytes of "
+            "weights"
+        )
     if 4 * made.stored > made.size:
         print(f"{made.stored:,} bytes are first weights; give --weights FILE if readers have them")
     print(

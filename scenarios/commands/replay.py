@@ -20,13 +20,17 @@ from scenarios.command_options import ReplayCommand
 
 
 def replay_command(options: ReplayCommand) -> None:
-    """Rebuild models of a run, all or one client's, at its end or after `at` updates, and print their digests."""
+    """Rebuild models of a run, all or one client's, at its end or after `at` updates, and print
+    their digests.
+    """
     run, at, moved, out = options.run, options.at, options.moved or (), options.out
     if run.is_file() or (run.suffix == ".seeds" and not run.is_dir()):
         _replay_seed_file(options)
         return
     if options.weights is not None:
-        raise InputError(f"--weights: {run} is a run folder, which has its first weights; leave it out")
+        raise InputError(
+            f"--weights: {run} is a run folder, which has its first weights; leave it out"
+        )
     names = RunFolder.open(run, moved).spec().party_names
     client = None if options.client is None else client_number(options.client, names)
     if rebuilt := from_ledger(run, at, client, moved):
@@ -38,7 +42,8 @@ def replay_command(options: ReplayCommand) -> None:
         folder = RunFolder.open(run)
         if client is None and folder.published and set(folder.models()) - set(rebuilt.models):
             print(
-                "not rebuilt: the server's head, which is in models.npz; every bit of the clients' models is checked"
+                "not rebuilt: the server's head, which is in models.npz; every bit of the clients' "
+                "models is checked"
             )
         return
     result = replay_run(run, at, moved)
@@ -57,7 +62,9 @@ def _replay_seed_file(options: ReplayCommand) -> None:
     """Rebuild the models of a seed file, print their digests, and write them."""
     path, out = options.run, options.out
     if options.at is not None or options.moved:
-        raise InputError("--at, --set: a seed file gives its final models alone; take the run folder")
+        raise InputError(
+            "--at, --set: a seed file gives its final models alone; take the run folder"
+        )
     names = None
     if options.client is not None:
         names = [f"client {client_number(options.client, ())}"]
@@ -69,7 +76,8 @@ def _replay_seed_file(options: ReplayCommand) -> None:
         raise InputError(f"--weights: {path} has its first weights; leave it out")
     models = replay_seed_file(path, options.weights, names)
     print(
-        f"{path}: intact; {'its models have' if len(models) > 1 else 'its model has'} the bits that it names"
+        f"{path}: intact; {'its models have' if len(models) > 1 else 'its model has'} the bits "
+        "that it names"
     )
     vectors = {name: x for name, (_, x) in models.items()}
     if out is not None and whole:
@@ -91,7 +99,9 @@ def _print_unended(run: Path, updates: int | None) -> None:
     folder = RunFolder.open(run)
     if folder.has_summary():
         if (status := folder.summary().get("status")) != "done":
-            print(f"the run has not finished: it {'failed' if status == 'failed' else 'was stopped'}")
+            print(
+                f"the run has not finished: it {'failed' if status == 'failed' else 'was stopped'}"
+            )
         return
     print(f"the run has not finished: {midway(run) or unended(run)}")
     if updates is None or not folder.ledger.exists():
@@ -99,19 +109,26 @@ def _print_unended(run: Path, updates: int | None) -> None:
     with Ledger.open(folder.ledger) as ledger:
         if ledger.version > updates:
             print(
-                f"its ledger continues to update {ledger.version}; the rows to replay it by end at {updates}"
+                f"its ledger continues to update {ledger.version}; the rows to replay it by end at "
+                f"{updates}"
             )
 
 
 def whose(client: int | None, at: int | None) -> str:
-    """Say whose model was rebuilt: a client holds the one that its last update, or catching up, made."""
+    """Say whose model was rebuilt: a client holds the one that its last update, or catching up,
+    made.
+    """
     if client is None:
         return "rebuilt: the model"
     return f"rebuilt: what client {client} last had{'' if at is None else f' by update {at}'}, the model"
 
 
-def print_models(models: Mapping[str, np.ndarray], out: Path | None, names: Sequence[str] = ()) -> None:
-    """Write models to a file, if one is given, and print what they are. names: those of the clients' parties."""
+def print_models(
+    models: Mapping[str, np.ndarray], out: Path | None, names: Sequence[str] = ()
+) -> None:
+    """Write models to a file, if one is given, and print what they are. names: those of the
+    clients' parties.
+    """
     if out:
         write_npz(out, models)
         print(f"written: {out} ({', '.join(name.replace(' ', '_') for name in models)})")

@@ -10,11 +10,15 @@ from scenarios.command_options import ReportCommand
 
 
 def report_command(options: ReportCommand) -> None:
-    """Write the report of runs, or of one comparison that may still be running, and print where it is."""
+    """Write the report of runs, or of one comparison that may still be running, and print where it
+    is.
+    """
     make: Callable[..., Path]
     if any(map(is_comparison, options.runs)):
         from raydpzv.compare.compare_methods import report as make
     else:
         from raydpzv.report.page import write_report as make
     moved = options.moved or ()
-    print(make(options.runs, options.out, moved=moved, operator=options.operator, form=options.format))
+    print(
+        make(options.runs, options.out, moved=moved, operator=options.operator, form=options.format)
+    )

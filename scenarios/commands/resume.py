@@ -38,7 +38,9 @@ def resume_command(options: ResumeCommand) -> None:
     if logs and (is_search(run) or is_comparison(run)):
         raise SpecError(f"--log: goes with a single run, and {run} holds many; leave it out")
     if stored_kind(uri) == "search" if uri else is_search(run):
-        from scenarios.commands.search import resume_search  # and with it matplotlib, which no run needs
+        from scenarios.commands.search import (
+            resume_search,
+        )  # and with it matplotlib, which no run needs
 
         resume_search(run, moved, how, uri)
         return
@@ -50,15 +52,17 @@ def resume_command(options: ResumeCommand) -> None:
 
 
 def _resume_comparison(run: Path, moved: Sequence[str], how: Execution) -> None:
-    """Resume a comparison. Raises InputError for a grid, whose settings `resume` would not choose."""
+    """Resume a comparison. Raises InputError for a grid, whose settings `resume` would not
+    choose.
+    """
     from raydpzv.compare.plan import read_comparison
     from scenarios.commands import compare
 
     found = read_comparison(run / PLAN, moved)
     if found.tune:
         raise InputError(
-            f"{run}: holds the runs of a grid, and only tune chooses settings from them; continue with: "
-            f"raydpzv tune {found.tune} --out {shlex.quote(str(run))}"
+            f"{run}: holds the runs of a grid, and only tune chooses settings from them; continue "
+            f"with: raydpzv tune {found.tune} --out {shlex.quote(str(run))}"
         )
     compare.carry_out(found, run, how)
 
@@ -73,9 +77,14 @@ def resume_run(
 ) -> None:
     """Resume a run in its folder, or in a copy of its storage, and print its summary.
 
-    uri: of the storage; moved: where the data are now; runner: None for the one that suits the clock.
+    uri: of the storage; moved: where the data are now; runner: None for the one that suits the
+    clock.
     """
-    held = continued_at(uri, run, moved, waits(quiet=options.quiet)) if uri else _continued_here(run, moved)
+    held = (
+        continued_at(uri, run, moved, waits(quiet=options.quiet))
+        if uri
+        else _continued_here(run, moved)
+    )
     with held as (here, mirror):
         experiment, folder, name = here
         chosen = runner or usual_runner(experiment.spec, folder)
@@ -106,11 +115,13 @@ def resume_run(
 
 def _place(folder: RunFolder, *, wall: bool) -> str:
     found = folder.checkpoint()
-    place = f"the checkpoint after update {found.round:,}" if found else "its start, as it has no checkpoint"
+    place = (
+        f"the checkpoint after update {found.round:,}"
+        if found
+        else "its start, as it has no checkpoint"
+    )
     if wall:
-        return (
-            f"resumes as a new segment from {place}; updates that only its ledger has are served again first"
-        )
+        return f"resumes as a new segment from {place}; updates that only its ledger has are served again first"
     return f"resumes from {place}"
 
 

@@ -33,7 +33,9 @@ def run_command(options: RunCommand) -> None:
     if options.address and chosen == "local":
         raise SpecError("--address: goes with --runner ray; without Ray there is nothing to join")
     if options.or_resume and out is None and storage is None:
-        raise SpecError("--or-resume: goes with --out FOLDER, where the run is or is to be; give both")
+        raise SpecError(
+            "--or-resume: goes with --out FOLDER, where the run is or is to be; give both"
+        )
     if options.or_resume and storage is not None:
         out = found_or_fetched(storage, out or copy_folder(storage), spec)
     if options.or_resume and out is not None and RunFolder.begun(out):

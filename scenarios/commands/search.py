@@ -12,7 +12,14 @@ from rich.text import Text
 from raydpzv.compare.run_comparison import PoolOptions
 from raydpzv.config import catalog
 from raydpzv.search import run_search
-from raydpzv.search.run_search import SearchView, check_runner, planned, resumed_plan, rule, virtual_clock
+from raydpzv.search.run_search import (
+    SearchView,
+    check_runner,
+    planned,
+    resumed_plan,
+    rule,
+    virtual_clock,
+)
 from raydpzv.search.search_folder import SEARCH
 from raydpzv.search.search_plan import SearchPlan, read_search
 from raydpzv.search.space import read_space
@@ -31,7 +38,9 @@ from scenarios.storage_options import copy_folder, waits
 
 
 def search_command(options: SearchCommand) -> None:
-    """Search a space of settings of a scenario, or resume the search in `out` or `storage`; see `carry_out`."""
+    """Search a space of settings of a scenario, or resume the search in `out` or `storage`; see
+    `carry_out`.
+    """
     scenario = options.scenario
     say = screen.console(stderr=True, quiet=options.quiet).print
     changes, was_wall = virtual_clock(scenario, options.set_ or [])
@@ -42,10 +51,14 @@ def search_command(options: SearchCommand) -> None:
     space = read_space(options.space, catalog.load(scenario, changes), changes)
     plan, wanted = planned(scenario, changes, space, options, options.jobs)
     if note := plan.rows_note():
-        say(f"{note}; --set data.validation_fraction=0.2 gives an estimate from other rows", soft_wrap=True)
+        say(
+            f"{note}; --set data.validation_fraction=0.2 gives an estimate from other rows",
+            soft_wrap=True,
+        )
     if (repeated := wanted - len(plan.trials)) > 0:
         say(
-            f"{len(plan.trials)} trials, not {wanted}: {repeated} of the draws came to the settings of another one",
+            f"{len(plan.trials)} trials, not {wanted}: {repeated} of the draws came to the "
+            "settings of another one",
             soft_wrap=True,
         )
     words = [scenario, "--space", str(options.space), *options.words()]
@@ -60,7 +73,9 @@ def search_command(options: SearchCommand) -> None:
 def _stored(
     storage: str | None, out: Path | None, waiting: Waits
 ) -> Iterator[tuple[Path | None, FolderUploader | None]]:
-    """Hold a storage while the block runs, if there is to be one; yield the folder, with what the storage has."""
+    """Hold a storage while the block runs, if there is to be one; yield the folder, with what the
+    storage has.
+    """
     if storage is None:
         if out is not None and (found := link_of(out)):
             storage = found.uri
@@ -81,8 +96,12 @@ def _continued(uri: str, folder: Path, waiting: Waits) -> Iterator[tuple[Path, F
         yield folder, mirror
 
 
-def resume_search(folder: Path, moved: Sequence[str], how: Execution, uri: str | None = None) -> None:
-    """Resume a search that was stopped or killed; moved: where its data are now; uri: of its storage."""
+def resume_search(
+    folder: Path, moved: Sequence[str], how: Execution, uri: str | None = None
+) -> None:
+    """Resume a search that was stopped or killed; moved: where its data are now; uri: of its
+    storage.
+    """
     if uri is None:
         carry_out(read_search(folder / SEARCH, moved), folder, how, f"raydpzv resume {folder}")
         return
@@ -91,12 +110,16 @@ def resume_search(folder: Path, moved: Sequence[str], how: Execution, uri: str |
 
 
 def carry_out(
-    plan: SearchPlan, folder: Path, how: Execution, command: str, storage: FolderUploader | None = None
+    plan: SearchPlan,
+    folder: Path,
+    how: Execution,
+    command: str,
+    storage: FolderUploader | None = None,
 ) -> None:
     """Run the remaining trials of a search, and print its result.
 
-    command: the command's words; storage: uploads the folder there. Leaves with 130 if the user stopped it; raises
-    RunError if a trial failed or none came to its end.
+    command: the command's words; storage: uploads the folder there. Leaves with 130 if the user
+    stopped it; raises RunError if a trial failed or none came to its end.
     """
     runner = chosen_runner(how.runner, "auto")
     pool = PoolOptions("ray" if runner == "auto" else runner, how.jobs, how.address, how.verbose)
@@ -106,15 +129,23 @@ def carry_out(
         console.print(Text(rule(plan)), soft_wrap=True)
     view = SearchView(
         foreground(console),
-        lambda plan, left, reasons: SearchProgress(plan, left, console, reasons, folder, quiet=how.quiet),
+        lambda plan, left, reasons: SearchProgress(
+            plan, left, console, reasons, folder, quiet=how.quiet
+        ),
     )
     made = run_search.carry_out(plan, folder, pool, view, command, storage)
     show_search(made.plan, made.results, folder, stopped=made.stopped, as_json=how.as_json)
     rows = made.results.rows
     failed = [f"trial {row['trial']}: {row['reason']}" for row in rows if row["status"] == FAILED]
     nothing = (
-        f"no point of the space came to its end with a result (see {folder / 'trials.csv'}); put smaller step sizes "
-        "into the space, or less noise"
+        f"no point of the space came to its end with a result (see {folder / 'trials.csv'}); put "
+        "smaller step sizes into the space, or less noise"
     )
     found = made.results.best is not None
-    leave(folder, f"{len(rows)} trials", failed, stopped=made.stopped, nothing="" if found else nothing)
+    leave(
+        folder,
+        f"{len(rows)} trials",
+        failed,
+        stopped=made.stopped,
+        nothing="" if found else nothing,
+    )

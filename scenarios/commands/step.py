@@ -19,16 +19,19 @@ from raydpzv.timetravel.what_if import Absence, what_if
 from scenarios.command_options import StepCommand
 
 HELP = (
-    "Enter: next update; b: back; a number: go there; fall: next update at which accuracy fell; stale N: next update "
-    "that used something N updates old; clip: next update at which the clip began to bind; who: how far each client "
-    "moved the model; without CLIENT: leave it out from here on; rank: leave each out; help: these lines; q: leave"
+    "Enter: next update; b: back; a number: go there; fall: next update at which accuracy fell; "
+    "stale N: next update that used something N updates old; clip: next update at which the clip "
+    "began to bind; who: how far each client moved the model; without CLIENT: leave it out from "
+    "here on; rank: leave each out; help: these lines; q: leave"
 )
 _RANKED = 10
 """Clients that a ranking shows at either end."""
 
 
 def step_command(options: StepCommand) -> None:
-    """Print one moment of a run, or what it would have been without clients; on a terminal, walk through it."""
+    """Print one moment of a run, or what it would have been without clients; on a terminal, walk
+    through it.
+    """
     with open_history(options.run, options.moved or ()) as history:
         walk = _Walk(history, quiet=options.quiet or options.as_json)
         searches = options.fall or options.clip or options.stale is not None
@@ -72,8 +75,8 @@ def _print_absences(walk: _Walk, options: StepCommand) -> None:
 
 
 FIRST_ORDER = (
-    "First order: from update {since} on, updates are made without the client's scalars. Nobody is asked again, though "
-    "clients would have answered otherwise at other models."
+    "First order: from update {since} on, updates are made without the client's scalars. Nobody is "
+    "asked again, though clients would have answered otherwise at other models."
 )
 
 
@@ -131,7 +134,9 @@ class _Walk:
 
     def clip(self) -> Iterator[str]:
         """Go to the next update at which the clip began to bind."""
-        yield from self._arrive(self.history.next_clip(self.update), "the clip did not begin to bind")
+        yield from self._arrive(
+            self.history.next_clip(self.update), "the clip did not begin to bind"
+        )
 
     def who(self) -> Iterator[str]:
         """Say how far each client moved the model."""
@@ -180,7 +185,12 @@ class _Walk:
     def progress(self, done: int, of: int) -> None:
         """Show how far a long search is."""
         if not self._quiet and sys.stderr.isatty():
-            print(f"\r{done} of {of}\033[K", end="\r" if done == of else "", file=sys.stderr, flush=True)
+            print(
+                f"\r{done} of {of}\033[K",
+                end="\r" if done == of else "",
+                file=sys.stderr,
+                flush=True,
+            )
 
     def _arrive(self, found: int | None, otherwise: str) -> Iterator[str]:
         if found is None:

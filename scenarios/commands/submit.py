@@ -1,4 +1,6 @@
-"""`raydpzv submit`: run a scenario as a job of a cluster, show its log, and download its run folder."""
+"""`raydpzv submit`: run a scenario as a job of a cluster, show its log, and download its run
+folder.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ if TYPE_CHECKING:
     from actors.job_server import JobServer
 
 _STORAGE, _NAME = "raydpzv_storage", "raydpzv_name"
-"""Keys of a job's metadata: the URI of its storage ("": none), and a name for the folder that is downloaded."""
+"""Keys of a job's metadata: the URI of its storage ("": none), and a name for the folder that is
+downloaded.
+"""
 _HOME = "~/"
 _REFUSED = 2
 """Exit status of a job that was refused: the storage holds another run."""
@@ -38,7 +42,9 @@ _REFUSED = 2
 def submit_command(options: SubmitCommand) -> None:
     """Submit a run or print its manifest, or come back to a job that was submitted before."""
     if options.kuberay:
-        _refuse_typed(options, JobOptions, "with a cluster that is there, not with --kuberay; leave it out")
+        _refuse_typed(
+            options, JobOptions, "with a cluster that is there, not with --kuberay; leave it out"
+        )
         if options.scenario is None:
             raise SpecError("submit: wanted a SCENARIO to run, got none; give one")
         from scenarios.kuberay_manifest import show
@@ -48,7 +54,8 @@ def submit_command(options: SubmitCommand) -> None:
     _refuse_typed(options, ManifestOptions, "with --kuberay; give both, or leave it out")
     if (options.scenario is None) == (options.job is None):
         raise SpecError(
-            "submit: wanted a SCENARIO to run, or --job ID of one submitted before; give one of them"
+            "submit: wanted a SCENARIO to run, or --job ID of one submitted before; give one of "
+            "them"
         )
     if options.stop and options.job is None:
         raise SpecError("--stop: goes with --job ID, the job to stop; give both")
@@ -75,7 +82,8 @@ def submit_run(scenario: str, options: SubmitCommand) -> None:
     project = options.project.resolve()
     if not project.is_dir():
         raise InputError(
-            f"--project: wanted a folder, got {options.project}; give the one that holds the scenario"
+            f"--project: wanted a folder, got {options.project}; give the one that holds the "
+            "scenario"
         )
     job = f"raydpzv_{secrets.token_hex(8)}"
     there = options.there or f"{_HOME}raydpzv/{job}"
@@ -111,20 +119,22 @@ def rejoin(job: str, options: SubmitCommand) -> None:
 
 
 def _check(options: SubmitCommand) -> None:
-    """Raise SpecError if no folder would outlive the job, InputError for a storage that cannot be opened."""
+    """Raise SpecError if no folder would outlive the job, InputError for a storage that cannot be
+    opened.
+    """
     if options.storage is not None:
         check_uri(options.storage)
     elif options.there is None and not options.no_fetch:
         raise SpecError(
-            "submit: wanted --storage URI, through which the run folder comes back, or --there FOLDER, where it stays "
-            "on the cluster; give one"
+            "submit: wanted --storage URI, through which the run folder comes back, or --there "
+            "FOLDER, where it stays on the cluster; give one"
         )
     if options.there is not None and not (
         PurePosixPath(options.there).is_absolute() or options.there.startswith(_HOME)
     ):
         raise SpecError(
-            f"--there: wanted an absolute path, or one that begins with ~/, got {options.there}: it would be in the "
-            "copy of the project that Ray deletes after the job"
+            f"--there: wanted an absolute path, or one that begins with ~/, got {options.there}: "
+            "it would be in the copy of the project that Ray deletes after the job"
         )
 
 
@@ -141,10 +151,13 @@ def _folder_here(options: SubmitCommand, storage: str | None, name: str) -> Path
         check_free(folder)
         return folder
     if options.out is not None and options.no_fetch:
-        raise SpecError("--out: is the folder to download to, and --no-fetch downloads none; leave one out")
+        raise SpecError(
+            "--out: is the folder to download to, and --no-fetch downloads none; leave one out"
+        )
     if options.out is not None:
         raise SpecError(
-            "--out: the run folder comes back through a storage; submit with --storage URI, or leave --out out"
+            "--out: the run folder comes back through a storage; submit with --storage URI, or "
+            "leave --out out"
         )
     return None
 
@@ -180,8 +193,8 @@ def _download(storage: str, folder: Path, *, succeeded: bool) -> None:
         screen.complain(f"run folder: {folder} (downloaded from {storage})")
     elif succeeded:
         raise RunError(
-            f"wanted the run folder in {storage}, found nothing there from this machine; use a storage that this "
-            "machine and the cluster share"
+            f"wanted the run folder in {storage}, found nothing there from this machine; use a "
+            "storage that this machine and the cluster share"
         )
 
 
@@ -201,7 +214,9 @@ def _say_how_to_return(job: str, server: JobServer, options: SubmitCommand) -> N
 def _shell_path(there: str) -> str:
     """Return a path for the cluster's shell: ~/ is the home folder of the cluster's user."""
     return (
-        f'"$HOME"/{shlex.quote(there.removeprefix(_HOME))}' if there.startswith(_HOME) else shlex.quote(there)
+        f'"$HOME"/{shlex.quote(there.removeprefix(_HOME))}'
+        if there.startswith(_HOME)
+        else shlex.quote(there)
     )
 
 
@@ -223,8 +238,8 @@ def _packed_scenario(scenario: str, project: Path) -> str:
     name = _packed_name(path, project)
     if name is None:
         raise InputError(
-            f"{scenario}: lies outside the folder that is packed, {project}; give the folder that holds it with "
-            "--project"
+            f"{scenario}: lies outside the folder that is packed, {project}; give the folder that "
+            "holds it with --project"
         )
     return name
 
@@ -241,13 +256,15 @@ def _packed_data(spec: AnyScenario, project: Path) -> list[str]:
         name = _packed_name(path, project)
         if name is None:
             screen.complain(
-                f"note: {setting} is {path}, outside the packed folder {project}: the cluster's machines need it there"
+                f"note: {setting} is {path}, outside the packed folder {project}: the cluster's "
+                "machines need it there"
             )
             found.append(location)
             continue
         if not path.exists():
             raise InputError(
-                f"{setting}: wanted data to pack, {path} is not there; --set {setting}=PATH gives another"
+                f"{setting}: wanted data to pack, {path} is not there; --set {setting}=PATH gives "
+                "another"
             )
         found.append(f"{setting}={json.dumps(name, ensure_ascii=False)}")
     return found

@@ -37,8 +37,8 @@ _WIDTH = 120
 def tune_command(options: TuneCommand) -> None:
     """Run a grid, or resume it in `out`, and write the comparison with the chosen settings.
 
-    Changed settings apply to all runs, as the file's `set`; those that the grid varies follow them. Exits with 130 if
-    the user stopped it. Raises RunError if nothing can be chosen yet.
+    Changed settings apply to all runs, as the file's `set`; those that the grid varies follow them.
+    Exits with 130 if the user stopped it. Raises RunError if nothing can be chosen yet.
     """
     grid, changes = options.grid, options.set_ or []
     if grid in catalog.names():
@@ -50,7 +50,9 @@ def tune_command(options: TuneCommand) -> None:
     file = file.model_copy(update={"set": (*file.set, *changes)})
     more = [part for change in changes for part in ("--set", change)]
     asked = shlex.join([grid, *more])
-    here = str(place.absolute()) if place == Path(grid) else grid  # it may be resumed from another folder
+    here = (
+        str(place.absolute()) if place == Path(grid) else grid
+    )  # it may be resumed from another folder
     comparison = replace(grid_comparison(file), tune=shlex.join([here, *more]))
     folder = output_folder(options.out, f"tune-{comparison.name}")
     path = options.to or folder / "tuned.toml"
@@ -58,7 +60,9 @@ def tune_command(options: TuneCommand) -> None:
     console = screen.console(stderr=True)
     compared, stopped = made(comparison, folder, options, console)
     if stopped:
-        console.print(f"stopped; continue with: raydpzv tune {asked} --out {folder}", soft_wrap=True)
+        console.print(
+            f"stopped; continue with: raydpzv tune {asked} --out {folder}", soft_wrap=True
+        )
         raise typer.Exit(STOPPED)
     choices = choose(file, compared.runs.to_pylist(), compared.curves.to_pylist())
     write_atomically(path, chosen_file(file, choices, asked).encode())
@@ -66,14 +70,20 @@ def tune_command(options: TuneCommand) -> None:
 
 
 def _check_writable(path: Path, folder: Path) -> None:
-    """Refuse a place that cannot be written, or a file that no tuning made, before the first run."""
+    """Refuse a place that cannot be written, or a file that no tuning made, before the first
+    run.
+    """
     if not path.parent.is_dir() and path.parent != folder:
-        raise InputError(f"{path}: there is no such folder to write to; make it, or choose another --to")
+        raise InputError(
+            f"{path}: there is no such folder to write to; make it, or choose another --to"
+        )
     if path.exists() and not (path.is_file() and path.read_bytes().startswith(MADE.encode())):
         raise InputError(f"{path}: is there and was not made by raydpzv tune; choose another --to")
 
 
-def show_choices(file: GridFile, choices: Sequence[Choice], folder: Path, path: Path, *, json: bool) -> None:
+def show_choices(
+    file: GridFile, choices: Sequence[Choice], folder: Path, path: Path, *, json: bool
+) -> None:
     """Print what was chosen."""
     if json:
         rows = [

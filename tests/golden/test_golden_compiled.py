@@ -1,7 +1,7 @@
 """Small runs of every method under the compiled engine: digests that hold on every x86-64 machine.
 
-Their losses and final parameters are on record beside this file. After a change of numbers that is meant:
-`python -m tests.golden.test_golden_compiled`, and the differences go into the commit.
+Their losses and final parameters are on record beside this file. After a change of numbers that is
+meant: `python -m tests.golden.test_golden_compiled`, and the differences go into the commit.
 """
 
 import hashlib
@@ -16,14 +16,22 @@ from raydpzv.registry import METHODS
 
 RECORD = Path(__file__).parent / "compiled_runs.json"
 SMALL = (
-    *("data.train_rows=300", "data.test_rows=60", "evaluate.every=20", "method.batch=16", "model.hidden=[8]"),
-    *("budget.updates=60", "model.engine=compiled"),
+    "data.train_rows=300",
+    "data.test_rows=60",
+    "evaluate.every=20",
+    "method.batch=16",
+    "model.hidden=[8]",
+    "budget.updates=60",
+    "model.engine=compiled",
 )
 QUIET, SEEDED = ("privacy.mode=none",), ("privacy.noise=seeded",)
 DEEP = ("model.hidden=[9, 6]", "model.head=linear")
 RUNS = {
     "dpzv": ("dpzv", SEEDED),
-    "dpzv, several directions": ("dpzv", (*SEEDED, "method.perturbations=3", "method.server=zo", *DEEP)),
+    "dpzv, several directions": (
+        "dpzv",
+        (*SEEDED, "method.perturbations=3", "method.server=zo", *DEEP),
+    ),
     "frozen": ("frozen", QUIET),
     "sgd": ("sgd", QUIET),
     "vafl": ("vafl", SEEDED),
@@ -52,7 +60,12 @@ RUNS = {
     ),
     "zoo_vfl, one-sided head": (
         "zoo_vfl",
-        (*QUIET, "method.server=zo_one_sided", "method.server_lr=5e-4", "method.server_momentum=0.5"),
+        (
+            *QUIET,
+            "method.server=zo_one_sided",
+            "method.server_lr=5e-4",
+            "method.server_momentum=0.5",
+        ),
     ),
     "czofo": ("czofo", SEEDED),
     "czofo, compressed": (
@@ -63,8 +76,14 @@ RUNS = {
     "czofo, by rows": ("czofo", (*SEEDED, "method.variant=per_row")),
 }
 FEW = (
-    *("data.train_rows=300", "data.test_rows=60", "evaluate.every=5", "method.batch=16", "model.hidden=[8]"),
-    *("split.clients=12", "budget.updates=15", "model.engine=compiled"),
+    "data.train_rows=300",
+    "data.test_rows=60",
+    "evaluate.every=5",
+    "method.batch=16",
+    "model.hidden=[8]",
+    "split.clients=12",
+    "budget.updates=15",
+    "model.engine=compiled",
 )
 COHORT = ("method.cohort=4",)
 HORIZONTAL_RUNS = {
@@ -72,29 +91,56 @@ HORIZONTAL_RUNS = {
     "decomfl, local steps": (
         "decomfl",
         (
-            *(*COHORT, "method.perturbations=3", "method.local_steps=2", "method.momentum=0.5"),
-            *("method.direction=sphere", "method.estimate=central", "model.hidden=[9, 6]"),
+            *COHORT,
+            "method.perturbations=3",
+            "method.local_steps=2",
+            "method.momentum=0.5",
+            "method.direction=sphere",
+            "method.estimate=central",
+            "model.hidden=[9, 6]",
         ),
     ),
     "decomfl, projection of signs": (
         "decomfl",
-        (*COHORT, "method.perturbations=3", "method.estimate=projection", "method.direction=rademacher"),
+        (
+            *COHORT,
+            "method.perturbations=3",
+            "method.estimate=projection",
+            "method.direction=rademacher",
+        ),
     ),
     "decomfl, asynchronous": ("decomfl", ("method.asynchronous=true", "method.perturbations=3")),
     "mezo": ("mezo", ("split.clients=1",)),
-    "feedsign": ("feedsign", (*COHORT, "method.perturbations=3", "method.local_steps=2", "method.lr=0.02")),
+    "feedsign": (
+        "feedsign",
+        (*COHORT, "method.perturbations=3", "method.local_steps=2", "method.lr=0.02"),
+    ),
     "fzoo": ("fzoo", (*COHORT, "method.perturbations=3", "method.local_steps=2", "method.lr=1e-4")),
     "fedkseed": ("fedkseed", (*COHORT, "method.pool=32", "method.local_steps=2", "method.lr=0.01")),
-    "fedavg": ("fedavg", (*COHORT, "method.local_steps=3", "method.momentum=0.5", "method.weights=rows")),
+    "fedavg": (
+        "fedavg",
+        (*COHORT, "method.local_steps=3", "method.momentum=0.5", "method.weights=rows"),
+    ),
     "fedavg, logistic": ("fedavg", (*COHORT, "model.kind=logistic")),
     "fedcom": ("fedcom", COHORT),
     "topk": ("topk", COHORT),
     "fedzo": ("fedzo", (*COHORT, "method.local_steps=2", "method.perturbations=3")),
 }
 OF_USERS = (
-    *("data.train_rows=300", "data.test_rows=60", "evaluate.every=5", "model.hidden=[8]", "split.how=users"),
-    *("split.clients=3", "users.count=12", "budget.updates=15", "model.engine=compiled", "privacy.mode=user"),
-    *("privacy.multiplier=1.0", "privacy.delta=1e-5", "privacy.clip=0.5", "privacy.noise=seeded"),
+    "data.train_rows=300",
+    "data.test_rows=60",
+    "evaluate.every=5",
+    "model.hidden=[8]",
+    "split.how=users",
+    "split.clients=3",
+    "users.count=12",
+    "budget.updates=15",
+    "model.engine=compiled",
+    "privacy.mode=user",
+    "privacy.multiplier=1.0",
+    "privacy.delta=1e-5",
+    "privacy.clip=0.5",
+    "privacy.noise=seeded",
 )
 USER_RUNS = {
     "uldp_naive": ("uldp_naive", ("method.local_epochs=2",)),
@@ -116,7 +162,11 @@ def digests(name: str) -> list[str]:
         (method, overrides), scenario, small = HORIZONTAL_RUNS[name], "digits_decomfl", FEW
     run = scenarios.run(scenarios.load(scenario, [f"method.name={method}", *small, *overrides]))
     assert run.summary["engine"] == "compiled"
-    losses = [run.rows("service")["loss"], run.rows("evaluation")["loss"], run.rows("evaluation")["accuracy"]]
+    losses = [
+        run.rows("service")["loss"],
+        run.rows("evaluation")["loss"],
+        run.rows("evaluation")["accuracy"],
+    ]
     found = b"".join(column.to_numpy().astype(np.float64).tobytes() for column in losses)
     return [hashlib.sha256(found).hexdigest(), run.summary["model_digest"]]
 
@@ -128,7 +178,9 @@ def test_a_compiled_run_has_the_digests_on_record(name: str) -> None:
 
 def test_every_method_is_on_record() -> None:
     for runs, kind in ((RUNS, "vertical"), (HORIZONTAL_RUNS | USER_RUNS, "horizontal")):
-        assert {method for method, _ in runs.values()} == {n for n in METHODS if METHODS[n].kind == kind}
+        assert {method for method, _ in runs.values()} == {
+            n for n in METHODS if METHODS[n].kind == kind
+        }
     record = json.loads(RECORD.read_text())
     assert set(record) == {*RUNS, *HORIZONTAL_RUNS, *USER_RUNS}
     models = [model for _, model in record.values()]
@@ -137,5 +189,8 @@ def test_every_method_is_on_record() -> None:
 
 if __name__ == "__main__":
     RECORD.write_text(
-        json.dumps({name: digests(name) for name in (*RUNS, *HORIZONTAL_RUNS, *USER_RUNS)}, indent=1) + "\n"
+        json.dumps(
+            {name: digests(name) for name in (*RUNS, *HORIZONTAL_RUNS, *USER_RUNS)}, indent=1
+        )
+        + "\n"
     )

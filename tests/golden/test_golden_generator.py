@@ -9,7 +9,8 @@ from raydpzv.zo import numba_kernel, philox
 from raydpzv.zo.directions import Direction
 
 COUNT = 10_000
-# seed, sha256 of the first 10,000 normals (little-endian float32), elements 0, 256, 512, 768 and 1024, Σ z²
+# seed, sha256 of the first 10,000 normals (little-endian float32), elements 0, 256, 512, 768 and
+# 1024, Σ z²
 GOLDEN = [
     (
         0,
@@ -39,7 +40,9 @@ GOLDEN_SIGNS = [
 
 
 @pytest.mark.parametrize(("seed", "digest", "some", "squares"), GOLDEN)
-def test_ten_thousand_normals_of_a_seed(seed: int, digest: str, some: tuple[str, ...], squares: str) -> None:
+def test_ten_thousand_normals_of_a_seed(
+    seed: int, digest: str, some: tuple[str, ...], squares: str
+) -> None:
     defined, compiled = philox.normals(seed, 0, COUNT), Direction(seed, COUNT).values()
     for z in (defined, compiled):
         assert [float(v) for v in z[[0, 256, 512, 768, 1024]]] == [float.fromhex(v) for v in some]

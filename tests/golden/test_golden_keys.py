@@ -6,7 +6,12 @@ from raydpzv.keys import Key, direction_seed, perturbation_seeds, step_seed
 
 # key, digest(), seed64(), three 32-bit draws of its generator
 ADDRESSES = [
-    (Key(0), "531e584433159a8f13da2b77063d177d", 1773224693680816015, [3751347129, 1707621072, 771509820]),
+    (
+        Key(0),
+        "531e584433159a8f13da2b77063d177d",
+        1773224693680816015,
+        [3751347129, 1707621072, 771509820],
+    ),
     (
         Key(7) / "client" / 3,
         "3094068b6f6951e6d126ee6f4ce80f44",
@@ -36,11 +41,26 @@ DIRECTIONS = [
 ]
 # run seed, party, step, the step's seed, the seeds of its directions 0, 1 and 1023
 STEPS = [
-    (0, 0, 0, 12506305790077392896, [13050648383579491186, 9161637047322072582, 9929365143471868619]),
-    (0, 0, 1, 2136478098136624128, [592928409096827770, 18037886551975800226, 5392734363362432605]),
-    (0, 1, 0, 5618455845074857984, [14770153769117079053, 13471766009505715866, 15084375640862459324]),
     (
-        *(7, (1 << 22) - 1, (1 << 32) - 1, 17502092870998473728),
+        0,
+        0,
+        0,
+        12506305790077392896,
+        [13050648383579491186, 9161637047322072582, 9929365143471868619],
+    ),
+    (0, 0, 1, 2136478098136624128, [592928409096827770, 18037886551975800226, 5392734363362432605]),
+    (
+        0,
+        1,
+        0,
+        5618455845074857984,
+        [14770153769117079053, 13471766009505715866, 15084375640862459324],
+    ),
+    (
+        7,
+        (1 << 22) - 1,
+        (1 << 32) - 1,
+        17502092870998473728,
         [1435110887191406726, 13047802956360259543, 3359804274605299507],
     ),
 ]
@@ -54,7 +74,9 @@ def test_an_address_keeps_its_stream(key: Key, digest: str, seed: int, draws: li
 
 
 @pytest.mark.parametrize(("run", "party", "step", "perturbation", "seed"), DIRECTIONS)
-def test_a_direction_keeps_its_seed(run: int, party: int, step: int, perturbation: int, seed: int) -> None:
+def test_a_direction_keeps_its_seed(
+    run: int, party: int, step: int, perturbation: int, seed: int
+) -> None:
     assert direction_seed(Key(run), party, step, perturbation) == seed
 
 

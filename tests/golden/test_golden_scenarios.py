@@ -1,7 +1,10 @@
-"""Every scenario's and comparison's resolved values, defaults included, as they are on record beside this file.
+"""Every scenario's and comparison's resolved values, defaults included, as they are on record
+beside this file.
 
-They change only together with a scenario file, or where a default changes, which changes every run that relies on it.
-After a change that is meant: `python -m tests.golden.test_golden_scenarios`, and the differences go into the commit.
+They change only together with a scenario file, or where a default changes, which changes every run
+that relies on it.
+After a change that is meant: `python -m tests.golden.test_golden_scenarios`, and the differences go
+into the commit.
 """
 
 import json
@@ -17,9 +20,7 @@ from raydpzv.config.paths import PATHS
 from raydpzv.config.toml import as_tree
 
 RECORD = Path(__file__).parent / "scenarios.json"
-AGAIN = (
-    "if meant: `python -m tests.golden.test_golden_scenarios`, and commit what it writes beside the change"
-)
+AGAIN = "if meant: `python -m tests.golden.test_golden_scenarios`, and commit what it writes beside the change"
 
 
 def scenario_values(name: str) -> dict[str, Any]:
@@ -27,7 +28,9 @@ def scenario_values(name: str) -> dict[str, Any]:
 
 
 def comparison_values(name: str) -> dict[str, Any]:
-    """The comparison's own values once, and of each line's scenario what differs from the first line's."""
+    """The comparison's own values once, and of each line's scenario what differs from the first
+    line's.
+    """
     path = catalog.comparison(name)
     assert path is not None
     found = resolved(read_comparison_file(path))
@@ -38,13 +41,19 @@ def comparison_values(name: str) -> dict[str, Any]:
             "title": found.title,
             "seeds": [int(seed) for seed in found.seeds],
             "targets": list(found.targets),
-            "shared": {k: v for k, v in trees[0].items() if all(k in t and t[k] == v for t in trees)},
+            "shared": {
+                k: v for k, v in trees[0].items() if all(k in t and t[k] == v for t in trees)
+            },
             "lines": [
                 {
                     "label": line.label,
                     "epsilon": line.epsilon,
                     "control": line.control,
-                    "own": {k: v for k, v in tree.items() if not all(k in t and t[k] == v for t in trees)},
+                    "own": {
+                        k: v
+                        for k, v in tree.items()
+                        if not all(k in t and t[k] == v for t in trees)
+                    },
                 }
                 for line, tree in zip(found.lines, trees, strict=True)
             ],
@@ -53,7 +62,9 @@ def comparison_values(name: str) -> dict[str, Any]:
 
 
 def portable(tree: dict[str, Any]) -> dict[str, Any]:
-    """Paths as the file has them: those of scenarios that come with the program count from the working folder."""
+    """Paths as the file has them: those of scenarios that come with the program count from the
+    working folder.
+    """
     for table, key in PATHS:
         if key in tree.get(table, {}):
             tree[table][key] = os.path.relpath(tree[table][key])
@@ -63,7 +74,9 @@ def portable(tree: dict[str, Any]) -> dict[str, Any]:
 def flat(tree: dict[str, Any], before: str = "") -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in tree.items():
-        found |= flat(value, f"{before}{key}.") if isinstance(value, dict) else {before + key: value}
+        found |= (
+            flat(value, f"{before}{key}.") if isinstance(value, dict) else {before + key: value}
+        )
     return found
 
 
@@ -74,7 +87,9 @@ def as_plain(value: Any) -> Any:
 def everything() -> dict[str, dict[str, Any]]:
     return {
         "scenarios": {name: scenario_values(name) for name in catalog.names()},
-        "comparisons": {name: comparison_values(name) for name in catalog.names(catalog.COMPARISONS)},
+        "comparisons": {
+            name: comparison_values(name) for name in catalog.names(catalog.COMPARISONS)
+        },
     }
 
 

@@ -1,4 +1,5 @@
-"""Seed files of every kind and the models that they rebuild: a change here breaks every file that was written before.
+"""Seed files of every kind and the models that they rebuild: a change here breaks every file that
+was written before.
 
 Other programs can test their readers with them. After a change of the format that is meant:
 `python -m tests.golden.test_golden_seed_files`, and the files go into the commit.
@@ -24,7 +25,11 @@ def facts(path: Path) -> dict[str, Any]:
     """The digest and the ends of the model that a file rebuilds."""
     file = read_seed_file(path)
     x = rebuilt(file, file.models[0], base_tensors())
-    return {"sha256": sha256(x), "first": [v.hex() for v in x[:3].tolist()], "last": x[-1].item().hex()}
+    return {
+        "sha256": sha256(x),
+        "first": [v.hex() for v in x[:3].tolist()],
+        "last": x[-1].item().hex(),
+    }
 
 
 def test_every_vector_is_on_record():

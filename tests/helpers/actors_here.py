@@ -1,4 +1,6 @@
-"""Actors' classes used in this process: a call is answered at once, and the answer is its own reference."""
+"""Actors' classes used in this process: a call is answered at once, and the answer is its own
+reference.
+"""
 
 from collections.abc import Callable
 from typing import Any

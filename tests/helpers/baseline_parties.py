@@ -42,7 +42,11 @@ def vafl_server(
 ) -> VaflServer:
     top = toy.make_top(data, toy.make_head("sgd", lr=0.2, momentum=0.9))
     return role(
-        top, replace(toy.SIZES, fixed_batches=fixed_batches), synchrony or Synchrony(), privacy, **options
+        top,
+        replace(toy.SIZES, fixed_batches=fixed_batches),
+        synchrony or Synchrony(),
+        privacy,
+        **options,
     )
 
 

@@ -1,4 +1,6 @@
-"""The benchmarks as modules: imported from their folder, and run to their end in this process with small constants."""
+"""The benchmarks as modules: imported from their folder, and run to their end in this process with
+small constants.
+"""
 
 import importlib
 import json

@@ -1,4 +1,6 @@
-"""Headless Chromium over its debugging pipe (DevTools protocol): a page as a person sees and uses it."""
+"""Headless Chromium over its debugging pipe (DevTools protocol): a page as a person sees and uses
+it.
+"""
 
 import base64
 import json
@@ -11,13 +13,16 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+CHROMIUM = (
+    shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+)
 AXE = Path(os.environ.get("RAYDPZV_AXE", "no axe"))
 """The file axe.min.js of the package axe-core, which `.ci/run` fetches."""
 _FLAGS = (
-    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
-    "--disable-component-update --disable-sync --disable-extensions --hide-scrollbars --mute-audio "
-    "--disable-dev-shm-usage --remote-debugging-pipe"
+    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run "
+    "--disable-background-networking --disable-component-update --disable-sync "
+    "--disable-extensions --hide-scrollbars --mute-audio --disable-dev-shm-usage "
+    "--remote-debugging-pipe"
 )
 _READY = "document.readyState === 'complete'"
 
@@ -32,7 +37,9 @@ class Tab:
         self.asked: list[str] = []
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         self._session = {
-            "sessionId": self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+            "sessionId": self.call("Target.attachToTarget", targetId=target, flatten=True)[
+                "sessionId"
+            ]
         }
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(f"{domain}.enable")
@@ -61,7 +68,9 @@ class Tab:
     def _note(self, message: Mapping[str, Any]) -> None:
         what, found = message.get("method"), message.get("params", {})
         if what == "Runtime.exceptionThrown":
-            self.logged.append(str(found["exceptionDetails"].get("exception", {}).get("description", found)))
+            self.logged.append(
+                str(found["exceptionDetails"].get("exception", {}).get("description", found))
+            )
         elif what == "Runtime.consoleAPICalled":
             self.logged.append(f"{found['type']}: {[a.get('value') for a in found['args']]}")
         elif what == "Log.entryAdded":
@@ -70,7 +79,9 @@ class Tab:
             self.asked.append(found["request"]["url"])
 
     def open(self, page: Path, width: int = 1280, height: int = 800, *, dark: bool = False) -> Self:
-        """Open a file in a window of this size and colour scheme; return when its charts are drawn."""
+        """Open a file in a window of this size and colour scheme; return when its charts are
+        drawn.
+        """
         self.logged.clear()
         self.asked.clear()
         self.call(
@@ -82,12 +93,16 @@ class Tab:
         self.call("Page.navigate", url=page.resolve().as_uri())
         while not self.run(f"{_READY} && location.href.startsWith('file')"):
             pass
-        self.run("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(1))))")
+        self.run(
+            "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(1))))"
+        )
         return self
 
     def run(self, script: str) -> Any:
         """Return the value of a script's expression, or of its promise."""
-        found = self.call("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
+        found = self.call(
+            "Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True
+        )
         assert "exceptionDetails" not in found, found
         return found["result"].get("value")
 
@@ -97,7 +112,9 @@ class Tab:
             self.call("Input.dispatchKeyEvent", type=kind, key=name, code=name)
 
     def mouse(self, kind: str, x: float, y: float) -> None:
-        """Move or press the mouse at a place of the window: kind is "Moved", "Pressed" or "Released"."""
+        """Move or press the mouse at a place of the window: kind is "Moved", "Pressed" or
+        "Released".
+        """
         held = {} if kind == "Moved" else {"button": "left", "clickCount": 1}
         self.call("Input.dispatchMouseEvent", type=f"mouse{kind}", x=x, y=y, **held)
 
@@ -109,7 +126,9 @@ class Tab:
 
 @contextmanager
 def tab() -> Iterator[Tab]:
-    """Start a browser with a profile of its own, and give its tab; the browser ends with the block."""
+    """Start a browser with a profile of its own, and give its tab; the browser ends with the
+    block.
+    """
     assert CHROMIUM
     (browser_reads, into), (out, browser_writes) = os.pipe(), os.pipe()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:

@@ -1,4 +1,6 @@
-"""The composed model of the small vertical problem in float64, trained by torch: a second opinion on split learning."""
+"""The composed model of the small vertical problem in float64, trained by torch: a second opinion
+on split learning.
+"""
 
 from collections.abc import Sequence
 
@@ -17,7 +19,9 @@ class Central:
 
     def __init__(self, data: toy.Data, client: FirstOrder, head: FirstOrder = HEAD) -> None:
         self.data = data
-        self.bottoms = [toy.in_double(toy.bottom, toy.bottom_model(m).flat) for m in range(toy.CLIENTS)]
+        self.bottoms = [
+            toy.in_double(toy.bottom, toy.bottom_model(m).flat) for m in range(toy.CLIENTS)
+        ]
         self.head = toy.in_double(toy.top, toy.make_head("sgd").model.flat)
         self.of_head = torch.optim.SGD(self.head.parameters(), head.lr, head.momentum)
         # torch's weight decay adds l2 w to the gradient: the regulariser l2 |w|² / 2
@@ -43,5 +47,8 @@ class Central:
     def compare(self, clients: list, server) -> None:
         for client, reference in zip(clients, self.bottoms, strict=True):
             assert np.abs(client.parameters() - toy.flat_of(reference)).max() < 3e-5
-            assert np.abs(client.parameters() - toy.bottom_model(client.client).flat.numpy()).max() > 1e-2
+            assert (
+                np.abs(client.parameters() - toy.bottom_model(client.client).flat.numpy()).max()
+                > 1e-2
+            )
         assert np.abs(server.parameters() - toy.flat_of(self.head)).max() < 3e-5

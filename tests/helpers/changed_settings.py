@@ -26,7 +26,13 @@ from raydpzv.registry import METHODS
 from raydpzv.settings.fields import section_of, settings_of
 
 FILES = {"vertical": "digits_dpzv", "horizontal": "digits_decomfl"}
-SMALL = ("data.train_rows=60", "data.test_rows=30", "evaluate.every=4", "method.batch=8", "model.hidden=[4]")
+SMALL = (
+    "data.train_rows=60",
+    "data.test_rows=30",
+    "evaluate.every=4",
+    "method.batch=8",
+    "model.hidden=[4]",
+)
 BASES = {
     "vertical": (*SMALL, "budget.updates=12", "privacy.noise=seeded"),
     "horizontal": (
@@ -39,7 +45,15 @@ BASES = {
         "method.local_steps=2",
     ),
 }
-RUN = ("digest", "model_digest", "updates", "bytes_up", "bytes_down", "simulated_seconds", "refused")
+RUN = (
+    "digest",
+    "model_digest",
+    "updates",
+    "bytes_up",
+    "bytes_down",
+    "simulated_seconds",
+    "refused",
+)
 """What a change of a setting may change, where nothing else is said."""
 HEAD, CLIENTS = "head", "clients"
 """The last parameters of one part of a vertical run: of the server, and of client 0."""
@@ -51,7 +65,8 @@ _ROUNDING = 1e-5
 class Change:
     """A setting's other value, as TOML; "" takes one that differs from the usual.
 
-    given: overrides under which it matters. watch: what must differ. refused: words of the refusal that is its effect.
+    given: overrides under which it matters. watch: what must differ. refused: words of the refusal
+    that is its effect.
     """
 
     to: str = ""
@@ -105,8 +120,14 @@ def scenario(kind: str, method: str, overrides: tuple[str, ...]) -> AnyScenario:
 
 CONTROL = ("privacy.mode=none",)
 OF_USERS = (
-    *("split.how=users", "split.clients=3", "users.count=8", "privacy.mode=user", "privacy.multiplier=0.5"),
-    *("privacy.delta=1e-3", "privacy.clip=0.1", "privacy.noise=seeded"),
+    "split.how=users",
+    "split.clients=3",
+    "users.count=8",
+    "privacy.mode=user",
+    "privacy.multiplier=0.5",
+    "privacy.delta=1e-3",
+    "privacy.clip=0.1",
+    "privacy.noise=seeded",
 )
 """What a method that protects users wants."""
 
@@ -119,7 +140,9 @@ def protects_users(method: str) -> bool:
 
 @cache
 def observed(method: str, overrides: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Return what a small run of a method does, under `RUN`'s names and those of `folder_of` and `placed`."""
+    """Return what a small run of a method does, under `RUN`'s names and those of `folder_of` and
+    `placed`.
+    """
     try:
         run = run_small(method, overrides)
     except RaydpzvError as error:
@@ -137,7 +160,10 @@ def run_small(method: str, overrides: tuple[str, ...] = ()) -> Run:
 @cache
 def recorded(method: str, overrides: tuple[str, ...] = ()) -> dict[str, Any]:
     """Return what a small run leaves on disk: parts of its rows, snapshots, calls of fsync."""
-    with tempfile.TemporaryDirectory() as folder, mock.patch.object(os, "fsync", wraps=os.fsync) as synced:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        mock.patch.object(os, "fsync", wraps=os.fsync) as synced,
+    ):
         out = Path(folder) / "run"
         summary = scenarios.run(scenario(METHODS[method].kind, method, overrides), out).summary
         return {
@@ -150,7 +176,9 @@ def recorded(method: str, overrides: tuple[str, ...] = ()) -> dict[str, Any]:
 
 @cache
 def placed(method: str, overrides: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Return how a scenario's parties are placed on a cluster of 8 CPUs and 8 GPUs, and what each is made of."""
+    """Return how a scenario's parties are placed on a cluster of 8 CPUs and 8 GPUs, and what each
+    is made of.
+    """
     kind = METHODS[method].kind
     spec: Any = scenario(kind, method, overrides)
     found = {"plan": plan_run(spec, {"CPU": 8.0, "GPU": 8.0})}
@@ -172,7 +200,9 @@ def differs(method: str, key: str, change: Change) -> list[str]:
     if change.refused:
         assert change.refused in after.get("refused", ""), after
         return ["refused"]
-    assert not after.get("refused"), f"the change is refused, say so in the table: {after['refused']}"
+    assert not after.get("refused"), (
+        f"the change is refused, say so in the table: {after['refused']}"
+    )
     return [name for name in change.watch if _differs(before.get(name), after.get(name))]
 
 
@@ -184,7 +214,9 @@ def _differs(before: Any, after: Any) -> bool:
 
 
 def usual(method: str, key: str, overrides: tuple[str, ...] = ()) -> Any:
-    """Return the value of a setting in the small scenario of a method; None where it is left out."""
+    """Return the value of a setting in the small scenario of a method; None where it is left
+    out.
+    """
     table: Any = as_tree(scenario(METHODS[method].kind, method, overrides))
     for part in key.split("."):
         table = table.get(part) if table else None

@@ -1,4 +1,6 @@
-"""Checkpoints that are changed by hand until they contradict their run's ledger, and what the run says of them."""
+"""Checkpoints that are changed by hand until they contradict their run's ledger, and what the run
+says of them.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,9 @@ from raydpzv.sim.virtual import Arrival
 
 
 def forget_waiting(state: dict[str, Any]) -> dict[str, Any]:
-    """The epochs that waited were served before the checkpoint was written: a list that was not copied."""
+    """The epochs that waited were served before the checkpoint was written: a list that was not
+    copied.
+    """
     assert any(epochs for _, epochs in state["waiting"])
     return state | {"waiting": [[client, []] for client, _ in state["waiting"]]}
 
@@ -19,14 +23,18 @@ def serve_backwards(state: dict[str, Any]) -> dict[str, Any]:
     """Uploads on their way arrive in another order than they did."""
     times = [time for time, event in state["events"] if isinstance(event, Arrival)][::-1]
     return state | {
-        "events": [(times.pop(0) if isinstance(e, Arrival) else time, e) for time, e in state["events"]]
+        "events": [
+            (times.pop(0) if isinstance(e, Arrival) else time, e) for time, e in state["events"]
+        ]
     }
 
 
 def late(state: dict[str, Any]) -> dict[str, Any]:
     """The last of the uploads on their way arrives much later than it did."""
     last = max(time for time, event in state["events"] if isinstance(event, Arrival))
-    return state | {"events": [(time + 100 * (time == last), event) for time, event in state["events"]]}
+    return state | {
+        "events": [(time + 100 * (time == last), event) for time, event in state["events"]]
+    }
 
 
 def change(path: Path, how: Any) -> None:
@@ -40,4 +48,8 @@ def change(path: Path, how: Any) -> None:
 
 
 def contradictions(run: Any) -> list[str]:
-    return [row["message"] for row in run.rows("fault").to_pylist() if row["kind"] == resuming.CONTRADICTION]
+    return [
+        row["message"]
+        for row in run.rows("fault").to_pylist()
+        if row["kind"] == resuming.CONTRADICTION
+    ]

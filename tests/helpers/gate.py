@@ -52,7 +52,9 @@ def held_work(gate: Gate, *given: Any) -> None:
 
 @dataclass
 class StopWaiting:
-    """Progress of a comparison that asks for a stop once `runs` wait, and opens the gate once they have been told."""
+    """Progress of a comparison that asks for a stop once `runs` wait, and opens the gate once they
+    have been told.
+    """
 
     gate: Gate
     runs: int
@@ -68,7 +70,9 @@ class StopWaiting:
 
 @dataclass
 class StopAtGate:
-    """Progress that asks for a stop after `after` updates, and opens the gate once the run has been told."""
+    """Progress that asks for a stop after `after` updates, and opens the gate once the run has been
+    told.
+    """
 
     gate: Gate
     after: int

@@ -1,5 +1,6 @@
-"""A run that waits on a cluster of one machine until there is a second, with the labels it asks for; what came of it,
-and of two more there under the wall clock: of one the second machine's clock is ahead.
+"""A run that waits on a cluster of one machine until there is a second, with the labels it asks
+for; what came of it, and of two more there under the wall clock: of one the second machine's clock
+is ahead.
 
 A process of its own: a Ray that others share cannot join another cluster. Prints one line of JSON.
 """
@@ -19,14 +20,22 @@ from raydpzv.sim import clock
 
 SETTINGS = ("privacy.noise=seeded", "budget.updates=20", "evaluate.every=20")
 PLACED = (
-    *("resources.client_actors=1", "resources.client_cpus=1", "resources.server_cpus=1"),
-    *("resources.placement=strict_spread", "resources.placement_timeout=150"),
+    "resources.client_actors=1",
+    "resources.client_cpus=1",
+    "resources.server_cpus=1",
+    "resources.placement=strict_spread",
+    "resources.placement_timeout=150",
     'resources.labels.clients={zone = "b"}',
 )
 
 AHEAD = 0.5
 """Seconds that the clock of the second machine is ahead."""
-WALL = ("clock.kind=wall", "arrivals.rate=4", "resources.client_actors=2", "resources.client_cpus=0.5")
+WALL = (
+    "clock.kind=wall",
+    "arrivals.rate=4",
+    "resources.client_actors=2",
+    "resources.client_cpus=0.5",
+)
 PULLS = (
     "clock.kind=wall",
     "method.asynchronous=true",
@@ -46,16 +55,22 @@ class AheadClientActor(ClientActor):
 
 
 def clocks(address: str) -> list[dict[str, object]]:
-    """Return what is on record and said of the machines' clocks: as they are, and of clients that are ahead."""
-    # Ray packs without going back: where the server may be anywhere it might take what others alone can have
+    """Return what is on record and said of the machines' clocks: as they are, and of clients that
+    are ahead.
+    """
+    # Ray packs without going back: where the server may be anywhere it might take what others alone
+    # can have
     apart = ("resources.placement=pack", 'resources.labels.server={zone = "a"}')
-    pulled = scenarios.load("digits_decomfl", [*PULLS, *apart, 'resources.labels.hosts={zone = "b"}'])
+    pulled = scenarios.load(
+        "digits_decomfl", [*PULLS, *apart, 'resources.labels.hosts={zone = "b"}']
+    )
     ahead = scenarios.load("digits_dpzv", [*SETTINGS, *PLACED, *WALL, *apart])
     plain = scenarios.run(pulled, runner="ray", address=address)
     with mock.patch("actors.vertical.actor_set.ClientActor", AheadClientActor):
         wrong = scenarios.run(ahead, runner="ray", address=address)
     return [
-        {"rows": run.rows("clock").to_pylist(), "warnings": run.summary["warnings"]} for run in (plain, wrong)
+        {"rows": run.rows("clock").to_pylist(), "warnings": run.summary["warnings"]}
+        for run in (plain, wrong)
     ]
 
 

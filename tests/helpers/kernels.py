@@ -9,8 +9,9 @@ from raydpzv.zo.directions import LAWS, Direction
 
 
 def compile_kernels() -> None:
-    """Call every kernel with the types of real calls: numba keeps them beside their file, where each process that
-    the tests start finds them. Without this a clean clone compiles in all of them at the same time.
+    """Call every kernel with the types of real calls: numba keeps them beside their file, where
+    each process that the tests start finds them. Without this a clean clone compiles in all of them
+    at the same time.
     """
     x = torch.zeros(8)
     for law in LAWS:

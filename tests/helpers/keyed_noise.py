@@ -1,4 +1,6 @@
-"""Draws of a fixed key in place of the operating system's, for statistical tests of runs that refuse seeded noise."""
+"""Draws of a fixed key in place of the operating system's, for statistical tests of runs that
+refuse seeded noise.
+"""
 
 import random
 from collections.abc import Iterator
@@ -17,7 +19,9 @@ _DRAWN = integer_release.release_integers
 
 @contextmanager
 def keyed_noise(scale: float = 1.0) -> Iterator[None]:
-    """Let every source of system noise draw from one key; integers get `scale` times the noise that receipts state."""
+    """Let every source of system noise draw from one key; integers get `scale` times the noise that
+    receipts state.
+    """
     generator = (Key(17) / "keyed noise").generator()
 
     def integers(

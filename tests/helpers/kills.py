@@ -26,9 +26,11 @@ class Killed(BaseException):
 
 
 def kill_at(updates: int, spec: Any, folder: Path, checkpoints: int = 0) -> None:
-    """Begin or continue a run and end it after so many updates and checkpoints, or (wall clock) soon after.
+    """Begin or continue a run and end it after so many updates and checkpoints, or (wall clock)
+    soon after.
 
-    Under the wall clock clients wait where a checkpoint is due, and at the end, a few updates after the last one.
+    Under the wall clock clients wait where a checkpoint is due, and at the end, a few updates after
+    the last one.
     """
     pace = _Pace(updates, checkpoints, spec.record.checkpoint_updates or math.inf)
     wall = spec.clock.kind == "wall"
@@ -39,7 +41,9 @@ def kill_at(updates: int, spec: Any, folder: Path, checkpoints: int = 0) -> None
             raise Killed
 
     def lost(self: RowWriter, rows: Any) -> None:
-        if not any(frame.f_code.co_name in _OF_A_RUN for frame, _ in traceback.walk_stack(sys._getframe())):
+        if not any(
+            frame.f_code.co_name in _OF_A_RUN for frame, _ in traceback.walk_stack(sys._getframe())
+        ):
             raise Killed
         add(self, rows)
 
@@ -74,7 +78,11 @@ class _Pace:
         now = loop.status()
         if now.checkpoints != self._seen:
             first, self._seen = self._seen < 0, now.checkpoints
-            self._due = (now.updates // self._every + 1) * self._every if self._every < math.inf else math.inf
+            self._due = (
+                (now.updates // self._every + 1) * self._every
+                if self._every < math.inf
+                else math.inf
+            )
             if first:
                 self._begin(now.updates)
         return min(self.last, self._due)
@@ -86,7 +94,9 @@ class _Pace:
 
 
 def hold_uploads(patch: pytest.MonkeyPatch, limit: Callable[[ServerLoop], float]) -> None:
-    """Let clients under the wall clock wait with their uploads while their run has come to its limit."""
+    """Let clients under the wall clock wait with their uploads while their run has come to its
+    limit.
+    """
     for kind in _WALLS:
 
         def held(wall: Any, *given: Any, exchange: Any = kind.exchange) -> Any:
@@ -99,7 +109,9 @@ def hold_uploads(patch: pytest.MonkeyPatch, limit: Callable[[ServerLoop], float]
 
 
 def evaluating_again(rows: Any, every: int) -> list[int]:
-    """Return the segments that begin with an evaluation of what one before has evaluated; each run's end is apart."""
+    """Return the segments that begin with an evaluation of what one before has evaluated; each
+    run's end is apart.
+    """
     evaluated, found = [row["round"] for row in rows["evaluation"].to_pylist()[:-1]], []
     for segment in rows["leg"].to_pylist():
         known = (

@@ -1,4 +1,6 @@
-"""Small ledgers for the tests: addressed random updates, and the same updates as plain dictionaries."""
+"""Small ledgers for the tests: addressed random updates, and the same updates as plain
+dictionaries.
+"""
 
 from typing import Any
 

@@ -18,7 +18,9 @@ def request(name: str, folder: Path | None = None, **given) -> Request:
     """given: settings of [data], of which a file may be a path, and what else a request has."""
     paths = {"folder": folder, "file": given.pop("file", None)}
     run = {"key": KEY} | {field: given.pop(field) for field in _OF_RUNS if field in given}
-    settings = {"test_fraction": 0.25} | {name: str(path) for name, path in paths.items() if path} | given
+    settings = (
+        {"test_fraction": 0.25} | {name: str(path) for name, path in paths.items() if path} | given
+    )
     return Request(DataSection(source=name, **settings), **run)
 
 
@@ -28,7 +30,9 @@ def get(name: str, folder: Path | None = None, **given) -> Split:
 
 def flat(rows: int = 60, columns: int = 4, classes: int = 3) -> Table:
     """Return rows whose columns differ in size by factors of ten."""
-    x = (Key(7) / "flat" / rows).generator().normal(5, 3, (rows, columns)) * 10.0 ** -np.arange(columns)
+    x = (Key(7) / "flat" / rows).generator().normal(5, 3, (rows, columns)) * 10.0 ** -np.arange(
+        columns
+    )
     return Table("here", x, np.arange(rows) % classes, classes)
 
 

@@ -4,7 +4,8 @@ from collections.abc import Iterable
 
 
 def median_reaches(least: float, values: Iterable[float], count: int) -> bool:
-    """Tell whether the median of `count` values, an odd number, is at least `least`: as soon as most of them agree.
+    """Tell whether the median of `count` values, an odd number, is at least `least`: as soon as
+    most of them agree.
 
     values: lazily made, so that those no longer needed are not.
     """

@@ -8,8 +8,9 @@ from contextlib import contextmanager
 
 @contextmanager
 def overslept() -> Iterator[list[float]]:
-    """Collect, while the block runs, by how many seconds plain sleeps of 10 ms are too long: with nothing else to do
-    fractions of a millisecond, on a machine with more work than cores what its scheduler takes.
+    """Collect, while the block runs, by how many seconds plain sleeps of 10 ms are too long: with
+    nothing else to do fractions of a millisecond, on a machine with more work than cores what its
+    scheduler takes.
     """
     found: list[float] = []
     over = threading.Event()

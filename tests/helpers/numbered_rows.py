@@ -15,7 +15,9 @@ from raydpzv.records.store import Rows
 
 def begun(path: Path) -> RunFolder:
     """The folder of a run that has no rows yet; to be left."""
-    return RunWriter.create(path / "run", scenarios.load("frozen"), {}, OperatorSecrets(bytes(16), None))
+    return RunWriter.create(
+        path / "run", scenarios.load("frozen"), {}, OperatorSecrets(bytes(16), None)
+    )
 
 
 def after(round: int) -> Checkpoint:
@@ -29,7 +31,12 @@ def faults(*numbers: int) -> Rows:
 
 
 def fault(number: int) -> dict[str, object]:
-    return {"time": float(number), "party": "host 0", "kind": "host lost", "message": f"number {number}"}
+    return {
+        "time": float(number),
+        "party": "host 0",
+        "kind": "host lost",
+        "message": f"number {number}",
+    }
 
 
 def evaluations(*numbers: int) -> Rows:

@@ -15,20 +15,77 @@ from raydpzv.config import catalog
 
 TINY = ["--set", "budget.updates=4", "--set", "evaluate.every=2"]
 OWN_DATA = (
-    *("digits_dpzv", "vafl", "czofo", "zoo_vfl", "frozen", "sgd", "lstm_vafl", "digits_decomfl"),
+    "digits_dpzv",
+    "vafl",
+    "czofo",
+    "zoo_vfl",
+    "frozen",
+    "sgd",
+    "lstm_vafl",
+    "digits_decomfl",
     "stragglers",
 )
 """Scenarios whose data comes with the program and is small."""
 
 VALUES = (
-    *("", "nan", "inf", "-inf", "-1", "0", "1", "3", "1e308", "1e-308", "-0.0", "1e12", "1e-9"),
-    *("0.5", "true"),
-    *(str(10**6), str(10**9), str(10**15), str(2**63), str(2**64), "9" * 5000, "0x" + "f" * 5000, "1" * 400),
-    *("[]", "{}", "[[]]", "[1, 2]", "[-1, 0.5]", '["a"]', "[" * 400 + "]" * 400, "{a={b={c=1}}}", "[nan]"),
-    *("1979-05-27", "07:32:00", "1979-05-27T07:32:00Z", "9999-99-99", "'''x", '"', '""', '"auto"', '"none"'),
-    *('"[/x]"', '"[bold]"', '":boom:"', r'"\u0000"', r'"\u001b[2J"', '"' + "x" * 9000 + '"'),
-    *('"/dev/zero"', '"/"'),
-    *('"é"', '"dpzv"', '"paper"', '"wall"', '"trace"', '"csv"', '"mnist"', '"poisson"', '"cnn"'),
+    "",
+    "nan",
+    "inf",
+    "-inf",
+    "-1",
+    "0",
+    "1",
+    "3",
+    "1e308",
+    "1e-308",
+    "-0.0",
+    "1e12",
+    "1e-9",
+    "0.5",
+    "true",
+    str(10**6),
+    str(10**9),
+    str(10**15),
+    str(2**63),
+    str(2**64),
+    "9" * 5000,
+    "0x" + "f" * 5000,
+    "1" * 400,
+    "[]",
+    "{}",
+    "[[]]",
+    "[1, 2]",
+    "[-1, 0.5]",
+    '["a"]',
+    "[" * 400 + "]" * 400,
+    "{a={b={c=1}}}",
+    "[nan]",
+    "1979-05-27",
+    "07:32:00",
+    "1979-05-27T07:32:00Z",
+    "9999-99-99",
+    "'''x",
+    '"',
+    '""',
+    '"auto"',
+    '"none"',
+    '"[/x]"',
+    '"[bold]"',
+    '":boom:"',
+    r'"\u0000"',
+    r'"\u001b[2J"',
+    '"' + "x" * 9000 + '"',
+    '"/dev/zero"',
+    '"/"',
+    '"é"',
+    '"dpzv"',
+    '"paper"',
+    '"wall"',
+    '"trace"',
+    '"csv"',
+    '"mnist"',
+    '"poisson"',
+    '"cnn"',
     '"resnet18"',
 )
 JSON_VALUES = (
@@ -51,14 +108,29 @@ JSON_VALUES = (
     [[]],
 )
 WORDS = (
-    *("", " ", "[/x]", "é", "\udcff", "\x1b[2J", "\n", "..", "/", "-1", "x" * 300, "x" * 9000, "%s{}"),
-    *("a=b", "="),
+    "",
+    " ",
+    "[/x]",
+    "é",
+    "\udcff",
+    "\x1b[2J",
+    "\n",
+    "..",
+    "/",
+    "-1",
+    "x" * 300,
+    "x" * 9000,
+    "%s{}",
+    "a=b",
+    "=",
 )
 
 
 @dataclass(frozen=True)
 class Case:
-    """One input: what is given to the command line, and the file that it names, to see what went wrong."""
+    """One input: what is given to the command line, and the file that it names, to see what went
+    wrong.
+    """
 
     arguments: list[str]
     file: Path | None = None
@@ -68,9 +140,9 @@ def mutated_text(draw: random.Random, text: str) -> bytes:
     """Return a TOML or JSON file with one to three things wrong or unusual in it."""
     content = text.encode()
     for _ in range(draw.choice((1, 1, 1, 2, 3))):
-        content = draw.choice((other_value, other_value, other_value, other_key, other_lines, other_bytes))(
-            draw, content
-        )
+        content = draw.choice(
+            (other_value, other_value, other_value, other_key, other_lines, other_bytes)
+        )(draw, content)
     return content
 
 
@@ -104,7 +176,9 @@ def other_key(draw: random.Random, content: bytes) -> bytes:
     if not places:
         return content
     place = draw.choice(places)
-    word = draw.choice((b"x", b"methdo", b"a-b", b'"a b"', b"dpzv", b"[", b"a.b.c", b".".join([b"a"] * 3000)))
+    word = draw.choice(
+        (b"x", b"methdo", b"a-b", b'"a b"', b"dpzv", b"[", b"a.b.c", b".".join([b"a"] * 3000))
+    )
     return content[: place.start()] + word + content[place.end() :]
 
 
@@ -118,7 +192,8 @@ def other_lines(draw: random.Random, content: bytes) -> bytes:
         lines.insert(place, lines[place])
     elif change == 2:
         lines.insert(
-            place, draw.choice((b"[method]", b"[x]", b"[[methods]]", b"[dpzv]", b"= 1", b"\xff\xfe"))
+            place,
+            draw.choice((b"[method]", b"[x]", b"[[methods]]", b"[dpzv]", b"= 1", b"\xff\xfe")),
         )
     else:
         lines = lines[:place]
@@ -138,10 +213,18 @@ def other_bytes(draw: random.Random, content: bytes) -> bytes:
 
 
 def settings() -> list[str]:
-    """Every dotted key that a scenario which comes with the program sets, and some that none sets."""
+    """Every dotted key that a scenario which comes with the program sets, and some that none
+    sets.
+    """
     found = {f"data.{name}" for name in ("rows", "columns", "classes", "folder", "file")}
     found |= {f"budget.{name}" for name in ("bytes", "epsilon", "seconds")}
-    found |= {"arrivals.file", "arrivals.kind", "clock.compute", "method.batches", "resources.timeout"}
+    found |= {
+        "arrivals.file",
+        "arrivals.kind",
+        "clock.compute",
+        "method.batches",
+        "resources.timeout",
+    }
     for path in catalog.FOLDER.glob("*.toml"):
         table = ""
         for line in path.read_text().splitlines():
@@ -160,11 +243,23 @@ def mutated_items(draw: random.Random) -> list[str]:
     for _ in range(draw.randint(1, 3)):
         key = draw.choice(SETTINGS)
         item = draw.choice(
-            (f"{key}={draw.choice(VALUES)}", f"{key}={draw.choice(VALUES)}", f"{key[:-1]}=1", key, key + "=")
+            (
+                f"{key}={draw.choice(VALUES)}",
+                f"{key}={draw.choice(VALUES)}",
+                f"{key[:-1]}=1",
+                key,
+                key + "=",
+            )
         )
         if draw.random() < 0.1:
             item = draw.choice(
-                (f"{{{item}}}", f"a.{item}", f".{item}", f"{'a.' * 500}{item}", f"{key}={draw.choice(WORDS)}")
+                (
+                    f"{{{item}}}",
+                    f"a.{item}",
+                    f".{item}",
+                    f"{'a.' * 500}{item}",
+                    f"{key}={draw.choice(WORDS)}",
+                )
             )
         found += ["--set", item]
     return found
@@ -174,7 +269,14 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "run": ("--set", "--seed", "--out", "--runner", "--address", "--json", "--nothing"),
     "privacy": ("--set", "--seed", "--rows", "--json"),
     "compare": (
-        *("--methods", "--seeds", "--epsilons", "--targets", "--set", "--out", "--jobs", "--runner"),
+        "--methods",
+        "--seeds",
+        "--epsilons",
+        "--targets",
+        "--set",
+        "--out",
+        "--jobs",
+        "--runner",
         "--json",
     ),
     "replay": ("--at", "--client", "--out"),
@@ -182,17 +284,46 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "resume": ("--runner", "--json"),
 }
 NUMBERS = (
-    *("-1", "0", "1", "7", "1e3", "nan", "9" * 5000, "9999999999999999", str(2**63), str(10**12)),
-    *("0x10", "1_0", ""),
+    "-1",
+    "0",
+    "1",
+    "7",
+    "1e3",
+    "nan",
+    "9" * 5000,
+    "9999999999999999",
+    str(2**63),
+    str(10**12),
+    "0x10",
+    "1_0",
+    "",
 )
 GIVEN = (
-    *("1,2,3", "1,,2", ",", "none", "none,1", "0.9", "1.5", "-1,1", "inf", "vafl", "vafl,frozen"),
-    *("dpzv,dpzv", "local", "auto", "9999999999999999", "0,0", "1e-300", "1e300"),
+    "1,2,3",
+    "1,,2",
+    ",",
+    "none",
+    "none,1",
+    "0.9",
+    "1.5",
+    "-1,1",
+    "inf",
+    "vafl",
+    "vafl,frozen",
+    "dpzv,dpzv",
+    "local",
+    "auto",
+    "9999999999999999",
+    "0,0",
+    "1e-300",
+    "1e300",
 )
 
 
 class Inputs:
-    """Makes cases out of what is valid: run folders (by name), scenarios, comparisons; files go into `folder`."""
+    """Makes cases out of what is valid: run folders (by name), scenarios, comparisons; files go
+    into `folder`.
+    """
 
     def __init__(self, draw: random.Random, valid: dict[str, Path], folder: Path) -> None:
         self.draw, self.valid, self.folder, self.count = draw, valid, folder, 0
@@ -221,7 +352,9 @@ class Inputs:
         command = self.draw.choice(sorted(OPTIONS))
         folder = command in ("replay", "report", "resume")
         first = (
-            str(self.copied(self.draw.choice(sorted(self.valid)))) if folder else self.draw.choice(OWN_DATA)
+            str(self.copied(self.draw.choice(sorted(self.valid))))
+            if folder
+            else self.draw.choice(OWN_DATA)
         )
         if self.draw.random() < 0.2:
             first = self.draw.choice(
@@ -230,7 +363,9 @@ class Inputs:
         arguments = [command, first]
         if command in ("run", "compare") and self.draw.random() < 0.8:
             arguments += ["--out", str(self.new_path())]
-        for option in self.draw.sample(OPTIONS[command], self.draw.randint(1, min(2, len(OPTIONS[command])))):
+        for option in self.draw.sample(
+            OPTIONS[command], self.draw.randint(1, min(2, len(OPTIONS[command])))
+        ):
             arguments.append(option)
             if option == "--out":
                 arguments.append(
@@ -247,7 +382,9 @@ class Inputs:
     def comparison_file(self) -> Case:
         path = self.new_path(".toml")
         name = self.draw.choice(("digits_field", "delay_times", "straggler_times"))
-        path.write_bytes(mutated_text(self.draw, (catalog.COMPARISONS / f"{name}.toml").read_text()))
+        path.write_bytes(
+            mutated_text(self.draw, (catalog.COMPARISONS / f"{name}.toml").read_text())
+        )
         return Case(["compare", str(path), "--out", str(self.new_path())], path)
 
     def run_folder(self) -> Case:
@@ -255,10 +392,18 @@ class Inputs:
         folder = self.copied(name)
         files = sorted(p for p in folder.rglob("*") if p.is_file() and p.name != ".lock")
         target = self.draw.choice(
-            [f for f in files if f.suffix in (".json", ".toml")] if self.draw.random() < 0.6 else files
+            [f for f in files if f.suffix in (".json", ".toml")]
+            if self.draw.random() < 0.6
+            else files
         )
         self.damage(target)
-        commands = (["report"], ["replay"], ["replay", "--client", "0"], ["resume"], ["replay", "--at", "1"])
+        commands = (
+            ["report"],
+            ["replay"],
+            ["replay", "--client", "0"],
+            ["resume"],
+            ["replay", "--at", "1"],
+        )
         command = self.draw.choice(commands)
         return Case([command[0], str(folder), *command[1:]], target)
 
@@ -267,7 +412,11 @@ class Inputs:
 
     def damage(self, target: Path) -> None:
         if target.suffix in (".json", ".toml") and self.draw.random() < 0.7:
-            change = other_json if target.suffix == ".json" and self.draw.random() < 0.7 else mutated_text
+            change = (
+                other_json
+                if target.suffix == ".json" and self.draw.random() < 0.7
+                else mutated_text
+            )
             target.write_bytes(change(self.draw, target.read_text()))
             return
         change = self.draw.randrange(5)
@@ -279,7 +428,9 @@ class Inputs:
             target.unlink()
             target.mkdir()
         elif change == 3 and target.suffix == ".json":
-            target.write_text(self.draw.choice(("[]", "3", "null", "{}", '{"private": [1]}', "[" * 100_000)))
+            target.write_text(
+                self.draw.choice(("[]", "3", "null", "{}", '{"private": [1]}', "[" * 100_000))
+            )
         else:
             target.write_bytes(other_bytes(self.draw, target.read_bytes()))
 

@@ -1,4 +1,6 @@
-"""A table of one's own: numbers and a category that tell a text label, and columns that nobody can use."""
+"""A table of one's own: numbers and a category that tell a text label, and columns that nobody can
+use.
+"""
 
 from pathlib import Path
 
@@ -18,7 +20,8 @@ def write_own_table(file: Path, rows: int = 400) -> Path:
     label = np.where(score + draws.normal(0, 0.4, rows) > 0.4, "well", "ill")
     lines = ["income,age,visits,city,label,name,gaps"]
     lines += [
-        f"{income[i]:g},{age[i]},{visits[i]},{city[i]},{label[i]},person {i},{'' if i % 9 == 0 else i}"
+        f"{income[i]:g},{age[i]},{visits[i]},{city[i]},{label[i]},person "
+        f"{i},{'' if i % 9 == 0 else i}"
         for i in range(rows)
     ]
     file.write_text("\n".join(lines) + "\n")

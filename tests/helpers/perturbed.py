@@ -8,11 +8,15 @@ from raydpzv.zo.perturbation import LayerwisePerturbation
 
 
 def check_perturbed(model, x, law, modes=(True,)):
-    """Hold the pass at w + a u against that of a copy with these parameters; return the perturbation.
+    """Hold the pass at w + a u against that of a copy with these parameters; return the
+    perturbation.
 
     modes: whether the module trains, each in turn.
     """
-    perturb, direction = LayerwisePerturbation(model.module, model.offsets), Direction(5, model.size, law)
+    perturb, direction = (
+        LayerwisePerturbation(model.module, model.offsets),
+        Direction(5, model.size, law),
+    )
     before = model.flat.clone()
     for amount in (0.1, -1e-3):
         moved = model.flat.clone()

@@ -1,4 +1,6 @@
-"""The digest of a run's data without a key, which no run writes: anyone could try guesses at the data with it."""
+"""The digest of a run's data without a key, which no run writes: anyone could try guesses at the
+data with it.
+"""
 
 import hashlib
 import hmac

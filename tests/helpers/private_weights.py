@@ -1,4 +1,6 @@
-"""The private weighting protocol played to its end by a server and silos in one process, with small keys."""
+"""The private weighting protocol played to its end by a server and silos in one process, with small
+keys.
+"""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -38,7 +40,9 @@ class Parties:
         shape = int((self.counts[silo] > 0).sum()), self.weighting.values
         return generator.integers(-limit, limit, shape, endpoint=True)
 
-    def plain_sum(self, values: Sequence[np.ndarray], coins_U: np.ndarray, silos: Sequence[int]) -> list[int]:
+    def plain_sum(
+        self, values: Sequence[np.ndarray], coins_U: np.ndarray, silos: Sequence[int]
+    ) -> list[int]:
         """Σ_s Σ_u κ_u (Λ / N_u) n_su E_su in Python's integers, from all counts: D of them."""
         counts = np.minimum(self.counts, self.weighting.cap)
         found = [0] * self.weighting.values

@@ -1,5 +1,5 @@
-"""Programs and benchmarks in processes of their own, which need not import libraries: they are forked from one that has
-imported some.
+"""Programs and benchmarks in processes of their own, which need not import libraries: they are
+forked from one that has imported some.
 """
 
 from __future__ import annotations
@@ -38,15 +38,19 @@ _CONTEXT.set_forkserver_preload(
 
 
 def start_server() -> None:
-    """Start what forks programs: a process has one such server, and a benchmark that asked first would load more."""
+    """Start what forks programs: a process has one such server, and a benchmark that asked first
+    would load more.
+    """
     forkserver.ensure_running()
 
 
 @dataclass(frozen=True)
 class Kill:
-    """When a program kills itself (kill -9): at its first upload at which `count` files of the folder match.
+    """When a program kills itself (kill -9): at its first upload at which `count` files of the
+    folder match.
 
-    after: of so many updates; from then on it takes its time, so that files can come. Names are as of Path.glob.
+    after: of so many updates; from then on it takes its time, so that files can come. Names are as
+    of Path.glob.
     """
 
     folder: Path
@@ -72,15 +76,19 @@ class Kill:
 
 
 class Forked:
-    """A running `python ARGUMENTS`, used as one of `subprocess`: of a process that has imported libraries, nothing of
-    ours, and has called nothing of them.
+    """A running `python ARGUMENTS`, used as one of `subprocess`: of a process that has imported
+    libraries, nothing of ours, and has called nothing of them.
 
-    Not for what is said of imports, or of the number of threads that a library reads from the environment.
+    Not for what is said of imports, or of the number of threads that a library reads from the
+    environment.
     kill: when it kills itself.
     """
 
     def __init__(
-        self, arguments: list[str], environment: Mapping[str, str] = os.environ, kill: Kill | None = None
+        self,
+        arguments: list[str],
+        environment: Mapping[str, str] = os.environ,
+        kill: Kill | None = None,
     ) -> None:
         self._said = TemporaryDirectory()
         self._files = [Path(self._said.name) / name for name in ("stdout", "stderr")]
@@ -111,7 +119,9 @@ class Forked:
         return self.poll()
 
 
-def _work(arguments: list[str], files: list[Path], environment: dict[str, str], kill: Kill | None) -> None:
+def _work(
+    arguments: list[str], files: list[Path], environment: dict[str, str], kill: Kill | None
+) -> None:
     for number, file in enumerate(files, 1):
         os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT), number)
     os.environ.clear()
@@ -135,8 +145,12 @@ def _work(arguments: list[str], files: list[Path], environment: dict[str, str], 
     exec(compile(code, kind, "exec"), main.__dict__)
 
 
-def python(*arguments: str, cwd: Path = ROOT, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run Python in a process that is not forked: for what is said of imports, or is read when Python starts."""
+def python(
+    *arguments: str, cwd: Path = ROOT, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Run Python in a process that is not forked: for what is said of imports, or is read when
+    Python starts.
+    """
     return subprocess.run(
         [sys.executable, *arguments],
         cwd=cwd,

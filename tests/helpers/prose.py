@@ -20,7 +20,9 @@ BANNED = (
 
 @dataclass(frozen=True)
 class Prose:
-    """The running text of a page: `sentences` in order, without code, tables, headings and pictures."""
+    """The running text of a page: `sentences` in order, without code, tables, headings and
+    pictures.
+    """
 
     sentences: tuple[str, ...]
 
@@ -42,7 +44,11 @@ class Prose:
             f"{match.group(0).strip()!r}: {sentence}"
             for sentence in self.sentences
             for pattern in BANNED
-            if (match := re.search(pattern, sentence, re.IGNORECASE if pattern.startswith(r"\b") else 0))
+            if (
+                match := re.search(
+                    pattern, sentence, re.IGNORECASE if pattern.startswith(r"\b") else 0
+                )
+            )
         ]
         mean = [f"mean {self.mean:.1f} words a sentence"] if self.mean > LONGEST_MEAN else []
         return mean + long + turns
@@ -63,13 +69,17 @@ def prose(page: str) -> Prose:
     blocks = re.split(r"\n\s*\n|\n(?=\s*(?:[-*]|\d+\.) )", page)
     lines = (" ".join(re.sub(r"^\s*(?:[-*]|\d+\.) ", "", block).split()) for block in blocks)
     pieces = (
-        piece for line in lines for piece in re.split(r"(?<=[.!?:])\s+(?=[A-Z(\"'“0-9εσ]|code\b)|;\s+", line)
+        piece
+        for line in lines
+        for piece in re.split(r"(?<=[.!?:])\s+(?=[A-Z(\"'“0-9εσ]|code\b)|;\s+", line)
     )
     return Prose(tuple(piece for piece in pieces if count(piece) > 1))
 
 
 def without_code(page: str) -> str:
-    """Return a Markdown page without fenced blocks, comments, and what it folds, which is generated."""
+    """Return a Markdown page without fenced blocks, comments, and what it folds, which is
+    generated.
+    """
     page = re.sub(r"(?s)<!--.*?-->", " ", page)
     page = re.sub(r"(?s)<details>.*?</details>", "\n\n", page)
     return re.sub(r"(?s)^ *(`{3,}).*?^ *\1\s*$", "\n\n", page, flags=re.MULTILINE)

@@ -1,4 +1,6 @@
-"""Every mode in which a method has a proof, as small scenarios on raw files; and methods that have none, and why."""
+"""Every mode in which a method has a proof, as small scenarios on raw files; and methods that have
+none, and why.
+"""
 
 from typing import Any
 
@@ -6,14 +8,25 @@ import scenarios
 from tests.helpers.raw_tables import OWNERS_OF, READERS
 
 SOUND = (
-    *("split.clients=2", "method.batch=8", "method.perturbations=3", "method.lr=0.3", "model.initial=random"),
-    *("budget.updates=20", "evaluate.every=20", "privacy.epsilon=3.0"),
+    "split.clients=2",
+    "method.batch=8",
+    "method.perturbations=3",
+    "method.lr=0.3",
+    "model.initial=random",
+    "budget.updates=20",
+    "evaluate.every=20",
+    "privacy.epsilon=3.0",
 )
 LINEAR = ("model.head=linear", "method.server_lr=0.5")
 BASELINE = (
-    *("privacy={mode='paper', sigma=0.3, delta=1e-3, clip=0.5}", "split.clients=2", "method.batch=8"),
-    *("budget.updates=20", "evaluate.every=20", "resources.client_actors=0"),
-    *("model.bottom=linear", "model.initial=random"),
+    "privacy={mode='paper', sigma=0.3, delta=1e-3, clip=0.5}",
+    "split.clients=2",
+    "method.batch=8",
+    "budget.updates=20",
+    "evaluate.every=20",
+    "resources.client_actors=0",
+    "model.bottom=linear",
+    "model.initial=random",
 )
 MODES: dict[str, dict[str, tuple[str, tuple[str, ...]]]] = {
     "dpzv": {
@@ -53,7 +66,9 @@ UNPROVED = {
 BY_CLIENT = {"discriminant", "rows"}
 """Modes whose unit is a record's features, so that labels are not protected."""
 IN_THE_OPEN = {"paper"}
-"""Modes whose rows hold what stays with the operator, such as the training loss, so that digests cover it."""
+"""Modes whose rows hold what stays with the operator, such as the training loss, so that digests
+cover it.
+"""
 USER_MODES: dict[str, dict[str, tuple[str, ...]]] = {
     "uldp_sgd": {
         "records": (),
@@ -74,9 +89,15 @@ USER_MODES: dict[str, dict[str, tuple[str, ...]]] = {
     "uldp_naive": {"naive": ("method.local_epochs=2",)},
     "uldp_group": {"group": ("method.group=4", "method.rate=1.0", "method.local_epochs=1")},
 }
-"""Methods that protect users, and their modes. Sums under private weights never lie open (tests/unit/secure)."""
+"""Methods that protect users, and their modes. Sums under private weights never lie open
+(tests/unit/secure).
+"""
 USERS = (
-    *("split.how=users", "split.clients=3", "model.kind=logistic", "budget.updates=4", "evaluate.every=2"),
+    "split.how=users",
+    "split.clients=3",
+    "model.kind=logistic",
+    "budget.updates=4",
+    "evaluate.every=2",
     "privacy={mode='user', multiplier=1.0, delta=1e-3, clip=0.5}",
 )
 
@@ -86,10 +107,19 @@ def spec_of(reader: str, method: str, mode: str, path: Any, *overrides: str) -> 
     source, width = READERS[reader], ()
     if mode == "discriminant":
         width = ("model.embedding=4",)
-    return scenarios.load(scenario, [*given, *source.given(path), *source.vertical, *width, *overrides])
+    return scenarios.load(
+        scenario, [*given, *source.given(path), *source.vertical, *width, *overrides]
+    )
 
 
 def user_spec(reader: str, method: str, mode: str, path: Any, *overrides: str) -> Any:
     name, source = f"method={{name='{method}'}}", OWNERS_OF.get(reader, READERS[reader])
-    given = [name, *USERS, *source.given(path), *source.users, *USER_MODES[method][mode], *overrides]
+    given = [
+        name,
+        *USERS,
+        *source.given(path),
+        *source.users,
+        *USER_MODES[method][mode],
+        *overrides,
+    ]
     return scenarios.load("digits_users", given)

@@ -56,7 +56,12 @@ def timing(
 
 
 def run(
-    when: Timing, budget: Budget, *, executor: Any = None, ledger: Ledger | None = None, every: int = 10**9
+    when: Timing,
+    budget: Budget,
+    *,
+    executor: Any = None,
+    ledger: Ledger | None = None,
+    every: int = 10**9,
 ) -> tuple[Rows, Ledger, ServerLoop]:
     ledger = ledger or toy.ledger(HOW)
     recorder = Recorder()

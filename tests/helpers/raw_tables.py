@@ -1,4 +1,6 @@
-"""Small raw files of every reader, and files that differ from them by one legal change of one record."""
+"""Small raw files of every reader, and files that differ from them by one legal change of one
+record.
+"""
 
 # D records, F numbers of each
 
@@ -28,7 +30,9 @@ STRANGE = "!hiv"
 
 @dataclass(frozen=True)
 class Raw:
-    """Records before they are written. x: float [D, F]; labels, cities, users, silos, times: [D]."""
+    """Records before they are written. x: float [D, F]; labels, cities, users, silos, times:
+    [D].
+    """
 
     x: np.ndarray
     labels: list[str]
@@ -55,13 +59,17 @@ class Raw:
 
 
 def held_out() -> np.ndarray:
-    """Return the rows that a plain split of the scenarios' seed tests on, which no account charges."""
+    """Return the rows that a plain split of the scenarios' seed tests on, which no account
+    charges.
+    """
     order = (Key(0) / "data" / "split" / "plain split").generator().permutation(ROWS)
     return order[: ROWS // 5]
 
 
 def raw() -> Raw:
-    """User 0 has several training records in every silo, the last one a single record, both none held out."""
+    """User 0 has several training records in every silo, the last one a single record, both none
+    held out.
+    """
     draws = (Key(8) / "raw").generator()
     users = draws.permutation(np.arange(ROWS) % (USERS - 1))
     users[held_out()] = np.maximum(users[held_out()], 1)
@@ -79,9 +87,13 @@ def raw() -> Raw:
 Change = Callable[[Raw], Raw]
 CHANGES: dict[str, Change] = {
     "value": lambda r: r.with_row(CHANGED, x=-50 * r.x[CHANGED]),
-    "label": lambda r: r.with_row(CHANGED, labels=LABELS[(LABELS.index(r.labels[CHANGED]) + 1) % 2]),
+    "label": lambda r: r.with_row(
+        CHANGED, labels=LABELS[(LABELS.index(r.labels[CHANGED]) + 1) % 2]
+    ),
     "new label": lambda r: r.with_row(CHANGED, labels=STRANGE),
-    "category": lambda r: r.with_row(CHANGED, cities=CITIES[(CITIES.index(r.cities[CHANGED]) + 1) % 2]),
+    "category": lambda r: r.with_row(
+        CHANGED, cities=CITIES[(CITIES.index(r.cities[CHANGED]) + 1) % 2]
+    ),
     "new category": lambda r: r.with_row(CHANGED, cities=STRANGE),
     "missing cell": lambda r: r.with_row(CHANGED, x=np.nan),
 }
@@ -116,9 +128,9 @@ USER_CHANGES: dict[str, tuple[int, Change]] = {
 class Reader:
     """How a reader's files are written, by `write(folder, change)`.
 
-    settings: of a scenario that reads them, "{file}" for the path that `write` returns; vertical: those that a vertical
-    scenario needs beside them; refused: changes that the reader refuses, and what it says; absent: changes that its
-    files cannot have, and why.
+    settings: of a scenario that reads them, "{file}" for the path that `write` returns; vertical:
+    those that a vertical scenario needs beside them; refused: changes that the reader refuses, and
+    what it says; absent: changes that its files cannot have, and why.
     """
 
     write: Callable[[Path, str], Path]
@@ -137,7 +149,10 @@ class Reader:
 
 
 def columns_of(found: Raw) -> dict[str, list[object]]:
-    numbers = {f"x{i}": [None if np.isnan(v) else v for v in found.x[:, i].tolist()] for i in range(NUMBERS)}
+    numbers = {
+        f"x{i}": [None if np.isnan(v) else v for v in found.x[:, i].tolist()]
+        for i in range(NUMBERS)
+    }
     return numbers | {
         "city": list(found.cities),
         "label": list(found.labels),
@@ -160,7 +175,8 @@ def write_table(found: Raw, path: Path, *without: str) -> Path:
         lines = csv.writer(file)
         lines.writerow(columns)
         lines.writerows(
-            ["" if cell is None else cell for cell in row] for row in zip(*columns.values(), strict=True)
+            ["" if cell is None else cell for cell in row]
+            for row in zip(*columns.values(), strict=True)
         )
     return path
 
@@ -186,14 +202,17 @@ def of_raw(name: str, *without: str) -> Callable[[Path, str], Path]:
 
 def changed(change: str) -> Raw:
     """Return the records with a change to one of them or to a user's; "": none."""
-    return {"": lambda r: r, **CHANGES, **{name: made for name, (_, made) in USER_CHANGES.items()}}[change](
-        raw()
-    )
+    return {"": lambda r: r, **CHANGES, **{name: made for name, (_, made) in USER_CHANGES.items()}}[
+        change
+    ](raw())
 
 
 def write_survival(folder: Path, change: str) -> Path:
     found = changed(change)
-    events = ["1" if label == LABELS[0] else "0" if label == LABELS[1] else label for label in found.labels]
+    events = [
+        "1" if label == LABELS[0] else "0" if label == LABELS[1] else label
+        for label in found.labels
+    ]
     return write_table(replace(found, labels=events), folder / "own.csv", *OWNERS)
 
 
@@ -213,7 +232,9 @@ def write_mnist(folder: Path, change: str) -> Path:
             lambda b: b.__setitem__(slice(start, start + size), b"\xff" * size),
         )
     elif change:
-        edited(folder / "train-labels-idx1-ubyte", lambda b: b.__setitem__(8 + CHANGED, labels[change]))
+        edited(
+            folder / "train-labels-idx1-ubyte", lambda b: b.__setitem__(8 + CHANGED, labels[change])
+        )
     return folder
 
 
@@ -234,7 +255,11 @@ def write_reviews(folder: Path, change: str) -> Path:
     dataset_files.write_reviews(folder, "csv")
     lines = (folder / "train.csv").read_text().splitlines()
     label, title, text = next(csv.reader([lines[CHANGED]]))
-    new = {"": (label, text), "value": (label, "never heard of it"), "label": ("21".index(label) + 1, text)}
+    new = {
+        "": (label, text),
+        "value": (label, "never heard of it"),
+        "label": ("21".index(label) + 1, text),
+    }
     label, text = new.get(change, ("7", text))
     lines[CHANGED] = f'"{label}","{title}","{text}"'
     (folder / "train.csv").write_text("\n".join(lines) + "\n")
@@ -265,11 +290,19 @@ def write_tcga_brca(folder: Path, change: str) -> Path:
     return folder
 
 
-LISTS = ('data.classes=["ill", "well", "other"]', 'data.categories={city = ["Oslo", "Rome", "other"]}')
+LISTS = (
+    'data.classes=["ill", "well", "other"]',
+    'data.categories={city = ["Oslo", "Rome", "other"]}',
+)
 OTHER = 'data.other="other"'
 OWNED = ('users={how="column", silos="column", columns=["patient", "hospital"]}',)
 PLAIN = ("data.scale=public", "data.centre=0.0", "data.spread=2.0", "data.split=plain")
-_TEXTS = ("split.how=tokens", "model.bottom=transformer", "model.hidden=[8]", "model.initial=random")
+_TEXTS = (
+    "split.how=tokens",
+    "model.bottom=transformer",
+    "model.hidden=[8]",
+    "model.initial=random",
+)
 _NO_CATEGORIES = {"category": "has none", "new category": "has none"}
 _FULL = _NO_CATEGORIES | {"missing cell": "every cell of the format is filled"}
 _GAP = {"missing cell": "has no value"}
@@ -287,14 +320,26 @@ READERS = {
     ),
     "multiview": Reader(
         of_raw("views.npz"),
-        ("data.source=multiview", "data.file={file}", "data.classes=[0, 1, 2]", "data.other=2", *PLAIN),
+        (
+            "data.source=multiview",
+            "data.file={file}",
+            "data.classes=[0, 1, 2]",
+            "data.other=2",
+            *PLAIN,
+        ),
         ("split.how=views", "model.embedding=3"),
         refused={"missing cell": "has nan"},
         absent=_NO_CATEGORIES,
     ),
     "tokens": Reader(
         of_raw("tokens.npz"),
-        ("data.source=tokens", "data.file={file}", "data.classes=[0, 1, 2]", "data.other=2", *PLAIN),
+        (
+            "data.source=tokens",
+            "data.file={file}",
+            "data.classes=[0, 1, 2]",
+            "data.other=2",
+            *PLAIN,
+        ),
         (*_TEXTS, "model.embedding=3", "data.vocabulary=32"),
         absent=_FULL,
     ),
@@ -314,14 +359,26 @@ READERS = {
     ),
     "mnist": Reader(
         write_mnist,
-        ("data.source=mnist", "data.folder={file}", "data.train_rows=60", "data.test_rows=20", *PLAIN),
+        (
+            "data.source=mnist",
+            "data.folder={file}",
+            "data.train_rows=60",
+            "data.test_rows=20",
+            *PLAIN,
+        ),
         ("split.how=rows", "model.embedding=10"),
         refused={"new label": "label 77"},
         absent=_FULL,
     ),
     "cifar10": Reader(
         write_cifar10,
-        ("data.source=cifar10", "data.folder={file}", "data.train_rows=60", "data.test_rows=20", *PLAIN),
+        (
+            "data.source=cifar10",
+            "data.folder={file}",
+            "data.train_rows=60",
+            "data.test_rows=20",
+            *PLAIN,
+        ),
         ("split.how=rows", "model.embedding=10"),
         refused={"new label": "label"},
         absent=_FULL,
@@ -346,7 +403,9 @@ BUILT_IN = "its rows come with the program, or from the seed, and no file is rea
 FITTED = "one record moves others in its reader, which the claims say"
 NOT_READ = {
     **dict.fromkeys(("digits", "breast_cancer", "wine", "mnist5k"), BUILT_IN),
-    **dict.fromkeys(("synthetic", "synthetic_clients", "synthetic_series", "synthetic_reviews"), BUILT_IN),
+    **dict.fromkeys(
+        ("synthetic", "synthetic_clients", "synthetic_series", "synthetic_reviews"), BUILT_IN
+    ),
     "synthetic_survival": BUILT_IN,
     "fashion_mnist": "the reader of mnist",
     "creditcard": FITTED,

@@ -41,8 +41,8 @@ def kill(processes):
 
 @contextmanager
 def ray_head(environment, is_up, **options):
-    """Start a head with these options and yield its process once it is up; end it by signal, never by `ray stop`, which
-    would end others' too.
+    """Start a head with these options and yield its process once it is up; end it by signal, never
+    by `ray stop`, which would end others' too.
     """
     # socket paths below the temporary folder must stay under 107 bytes
     with tempfile.TemporaryDirectory(prefix="rz", ignore_cleanup_errors=True) as folder:
@@ -50,7 +50,9 @@ def ray_head(environment, is_up, **options):
         command = [str(BIN / "ray"), "start", "--head", "--block", "--disable-usage-stats"]
         command += [f"--{name.replace('_', '-')}={value}" for name, value in given.items()]
         silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        with subprocess.Popen(command, env=environment, start_new_session=True, **silent) as process:
+        with subprocess.Popen(
+            command, env=environment, start_new_session=True, **silent
+        ) as process:
             try:
                 while not is_up():
                     assert process.poll() is None, "the head ended"

@@ -1,18 +1,27 @@
-"""The fields of KubeRay's RayJob (ray.io/v1) that the program writes, by name, type and which must be there.
+"""The fields of KubeRay's RayJob (ray.io/v1) that the program writes, by name, type and which must
+be there.
 
-As KubeRay's API reference of v1.7.0 and Kubernetes' of Pod describe them; any other field fails here, a misspelt one
-among them.
+As KubeRay's API reference of v1.7.0 and Kubernetes' of Pod describe them; any other field fails
+here, a misspelt one among them.
 """
 
 # ruff: noqa: N815 - Kubernetes' names
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+)
 
 _NUMBER = r"\d+(\.\d+)?"
 Quantity = (
-    Annotated[str, StringConstraints(pattern=rf"^{_NUMBER}(m|[kMGT]i?)?$")] | Annotated[int, Field(ge=0)]
+    Annotated[str, StringConstraints(pattern=rf"^{_NUMBER}(m|[kMGT]i?)?$")]
+    | Annotated[int, Field(ge=0)]
 )
 """An amount as Kubernetes writes it: 2, "500m", "5Gi"."""
 
@@ -92,7 +101,9 @@ class _Cluster(_Fields):
 
 
 class _Spec(_Fields):
-    submissionMode: Literal["K8sJobMode", "HTTPMode", "InteractiveMode", "SidecarMode"] = "K8sJobMode"
+    submissionMode: Literal["K8sJobMode", "HTTPMode", "InteractiveMode", "SidecarMode"] = (
+        "K8sJobMode"
+    )
     entrypoint: str
     shutdownAfterJobFinishes: bool = False
     ttlSecondsAfterFinished: int = 0

@@ -18,4 +18,6 @@ def release_mean(
     """Release the mean of these slopes with its receipt."""
     how = mechanisms.MeanRelease(threshold, sigma, noise, divisor)
     clipped_B, nonfinite = mechanisms.clip_two_sided(slopes_B, how.bound)
-    return how.release(mechanisms.ClippedSum(float(clipped_B.sum()), slopes_B.numel(), nonfinite), address)
+    return how.release(
+        mechanisms.ClippedSum(float(clipped_B.sum()), slopes_B.numel(), nonfinite), address
+    )

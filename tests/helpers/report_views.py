@@ -41,7 +41,9 @@ def printed(table: Table, width: int = 100) -> str:
 
 
 class Page(HTMLParser):
-    """Collects the text that a reader sees, the addresses a browser would ask for, the tags, and the charts' data."""
+    """Collects the text that a reader sees, the addresses a browser would ask for, the tags, and
+    the charts' data.
+    """
 
     def __init__(self, source: str) -> None:
         super().__init__()
@@ -66,13 +68,20 @@ class Page(HTMLParser):
 
 
 def asks_a_network(source: str) -> bool:
-    """Return whether a page has an address that a browser would ask for, or may run a script that is not its own."""
+    """Return whether a page has an address that a browser would ask for, or may run a script that
+    is not its own.
+    """
     page = Page(source)
-    elsewhere = [address for address in page.sources if not address.startswith("data:image/png;base64,")]
+    elsewhere = [
+        address for address in page.sources if not address.startswith("data:image/png;base64,")
+    ]
     allowed = re.search(r"script-src ([^\"]*)\"", source)
     own = allowed is not None and re.fullmatch(r"('sha256-\S+' ?){2}|'none'", allowed[1])
     return bool(
-        elsewhere or {"link", "iframe"} & set(page.tags) or re.search(r"url\(|@import", source) or not own
+        elsewhere
+        or {"link", "iframe"} & set(page.tags)
+        or re.search(r"url\(|@import", source)
+        or not own
     )
 
 

@@ -10,7 +10,11 @@ from raydpzv.registry import RUNNERS
 
 
 def run_prepared(
-    prepared: Prepared, out: Path | RunFolder | None = None, *, runner: str = "local", **options: Any
+    prepared: Prepared,
+    out: Path | RunFolder | None = None,
+    *,
+    runner: str = "local",
+    **options: Any,
 ) -> Run:
     """Run; options: those of `RunOptions`, which take their defaults where they are None."""
     given = {name: value for name, value in options.items() if value is not None}

@@ -12,7 +12,12 @@ from tests.helpers.commands import changed
 from tests.helpers.programs import Kill, killed
 
 UPDATES = 50
-SHORT = (f"budget.updates={UPDATES}", "evaluate.every=5", "data.train_rows=120", "data.test_rows=60")
+SHORT = (
+    f"budget.updates={UPDATES}",
+    "evaluate.every=5",
+    "data.train_rows=120",
+    "data.test_rows=60",
+)
 FREE = ("privacy.mode=none",)
 NOISED = ("privacy.epsilon=1e4", "method.perturbations=2")
 """So little noise that the order of trials is the same each time."""
@@ -25,7 +30,16 @@ def command(folder, scenario, space, changes, samples, *more):
     path = folder.with_suffix(".toml")
     path.write_text(space)
     drawn = ["--samples", samples, "--draw-seed", 1, "--metric", "loss", *more]
-    return ["search", scenario, "--space", path, *drawn, *changed(*SHORT, *changes), "--out", folder]
+    return [
+        "search",
+        scenario,
+        "--space",
+        path,
+        *drawn,
+        *changed(*SHORT, *changes),
+        "--out",
+        folder,
+    ]
 
 
 def searched(folder, scenario, space, changes, samples, *more):
@@ -43,7 +57,9 @@ def ran(scenario, out):
 
 
 def losses(path):
-    """Return the first loss after each number of updates; a run that ends has a second, of what was on its way."""
+    """Return the first loss after each number of updates; a run that ends has a second, of what was
+    on its way.
+    """
     rows = RunFolder(path).rows()["evaluation"].to_pylist()
     return {row["round"]: row["loss"] for row in reversed(rows) if row["part"] == "test"}
 
@@ -55,12 +71,16 @@ def table(folder):
 
 
 def killed_at(words, folder, moment):
-    """Run a command in a process of its own, killed once a file of this name, or like it, is below a folder."""
+    """Run a command in a process of its own, killed once a file of this name, or like it, is below
+    a folder.
+    """
     killed(["-m", "raydpzv", *map(str, words)], Kill(folder, moment))
 
 
 def check_bits_of_whole_runs(said, full, folder, out):
-    """Who came to the end has the bits of the full search and of the run alone; who did not has others."""
+    """Who came to the end has the bits of the full search and of the run alone; who did not has
+    others.
+    """
     whole = {row["trial"]: row["digest"] for row in full["trials"]}
     for row in said["trials"]:
         assert (row["digest"] == whole[row["trial"]]) == (row["status"] == "done")
@@ -72,11 +92,15 @@ def check_no_update_was_made_twice(folder, trials):
     for path in (folder / "runs").iterdir():
         rounds = RunFolder(path).rows()["service"]["round"].to_pylist()
         assert rounds == list(range(1, RunFolder(path).summary()["updates"] + 1))
-    assert {path.name for path in (folder / "runs").iterdir()} == {f"{n:04d}" for n in range(trials)}
+    assert {path.name for path in (folder / "runs").iterdir()} == {
+        f"{n:04d}" for n in range(trials)
+    }
 
 
 def check_goes_on(folder, whole):
-    """What was killed comes to the table and decisions of what was not; continued again, it touches no run."""
+    """What was killed comes to the table and decisions of what was not; continued again, it touches
+    no run.
+    """
     before = decisions(folder)
     on = raydpzv("resume", folder, *ALONE)
     assert on.exit_code == 0, on.output
@@ -89,7 +113,9 @@ def check_goes_on(folder, whole):
 
 
 def epsilon_by_end(said, folder):
-    """Return each trial's ε by how many updates it made: that of its releases, of noise for the whole budget."""
+    """Return each trial's ε by how many updates it made: that of its releases, of noise for the
+    whole budget.
+    """
     by_end = {}
     for row in said["trials"]:
         released = RunFolder(folder / "runs" / f"{row['trial']:04d}").rows()["release"]

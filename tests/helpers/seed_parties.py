@@ -1,4 +1,6 @@
-"""A small problem for methods of seeds and scalars, and a slow second opinion on how pairs move a model."""
+"""A small problem for methods of seeds and scalars, and a slow second opinion on how pairs move a
+model.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -43,7 +45,9 @@ def softmax_regression() -> nn.Module:
 def _data() -> tuple[torch.Tensor, torch.Tensor]:
     generator = (KEY / "data").generator()
     y = np.arange(ROWS) % CLASSES
-    x = 2 * generator.standard_normal((CLASSES, FEATURES))[y] + generator.standard_normal((ROWS, FEATURES))
+    x = 2 * generator.standard_normal((CLASSES, FEATURES))[y] + generator.standard_normal(
+        (ROWS, FEATURES)
+    )
     return torch.from_numpy(x.astype(np.float32)), torch.from_numpy(y)
 
 
@@ -84,7 +88,9 @@ def replica(
 
 
 def directions(seed: int, width: int) -> np.ndarray:
-    """The seeds of a step's directions, uint64 [P], by splitmix64's definition with Python's whole numbers."""
+    """The seeds of a step's directions, uint64 [P], by splitmix64's definition with Python's whole
+    numbers.
+    """
     found, ones = [], (1 << 64) - 1
     for p in range(width):
         x = (int(seed) + p + 0x9E3779B97F4A7C15) & ones
@@ -102,7 +108,10 @@ def header(given: SeededSettings) -> Header:
     rule = given.rule
     model = Model(D, "layout", "initial")
     return Header(
-        *({"shared": model}, rule.law, rule.momentum, rule.damped),
+        {"shared": model},
+        rule.law,
+        rule.momentum,
+        rule.damped,
         step_seeds=True,
         optimizer=rule.optimizer,
         beta2=rule.beta2,
@@ -124,7 +133,9 @@ def server(
 ) -> DecomflServer:
     return DecomflServer(
         Cohorts(clients, cohort, KEY, given.rule.epoch or None),
-        Updates(ledger, given, clients, model=replica(given) if model else None, pull_after=pull_after),
+        Updates(
+            ledger, given, clients, model=replica(given) if model else None, pull_after=pull_after
+        ),
         weights=weights,
         agent=agent,
     )
@@ -164,7 +175,9 @@ def separate(
 
 
 class Silence:
-    """An update source that tells nothing: who agrees with others nevertheless has all it knows from messages."""
+    """An update source that tells nothing: who agrees with others nevertheless has all it knows
+    from messages.
+    """
 
     def since(self, version: int, until: int | None = None) -> Slice:
         assert until is not None
@@ -184,8 +197,8 @@ def rounds(
 
 
 class SlowModel:
-    """Pairs applied to float32 parameters in numpy, one product and one sum per element: no code of the library
-    but the generator's definition.
+    """Pairs applied to float32 parameters in numpy, one product and one sum per element: no code of
+    the library but the generator's definition.
     """
 
     def __init__(self, given: SeededSettings, secret: Key | None = None) -> None:
@@ -215,14 +228,18 @@ class SlowModel:
         """Apply one update of the ledger, whose steps have these seeds."""
         self.version += 1
         if self._given.rule.epoch and self.version % self._given.rule.epoch == 1:
-            all_seeds = np.concatenate([directions(seed, scalars_KP.shape[1]) for seed in seeds_K.tolist()])
+            all_seeds = np.concatenate(
+                [directions(seed, scalars_KP.shape[1]) for seed in seeds_K.tolist()]
+            )
             self.kept = np.stack([self.x, self._gradient(all_seeds, scalars_KP.ravel())])
             return
         for seed, scalars in zip(seeds_K.tolist(), scalars_KP, strict=True):
             self.step(directions(seed, len(scalars)), scalars)
 
     def step(self, seeds: np.ndarray, scalars: np.ndarray) -> None:
-        """Apply one step along directions with these seeds, with the step size of update `version`."""
+        """Apply one step along directions with these seeds, with the step size of update
+        `version`.
+        """
         rule = self._given.rule
         lr, beta = self._given.lr.at(max(1, self.version)), rule.momentum
         if rule.optimizer != "sgd":

@@ -11,7 +11,14 @@ import numpy as np
 from raydpzv.files import sha256
 from raydpzv.keys import SERVER_PARTY, Key, step_words
 from raydpzv.seed_file.first_weights import initial_vector
-from raydpzv.seed_file.seed_format import SeededModel, SeedFile, SeedRoot, SeedTensor, StepPhase, widths_of
+from raydpzv.seed_file.seed_format import (
+    SeededModel,
+    SeedFile,
+    SeedRoot,
+    SeedTensor,
+    StepPhase,
+    widths_of,
+)
 from raydpzv.seed_file.seed_replay import rebuilt
 from raydpzv.seed_file.tensor_file import RawTensor, frozen_sha256
 
@@ -51,14 +58,26 @@ def sample(
     scalars = scalars.astype(np.float16).astype(np.float32) if form == "float16" else scalars
     root = SeedRoot(step_words(KEY), SERVER_PARTY) if of_steps else SeedRoot(KEY.direction_words, 2)
     stored = (
-        (KEY / "seeds").generator().integers(0, 2**64, len(widths) if of_steps else count, dtype=np.uint64)
+        (KEY / "seeds")
+        .generator()
+        .integers(0, 2**64, len(widths) if of_steps else count, dtype=np.uint64)
     )
     if average is not None:
         assert all(phase.steps == 1 for phase in phases)
     if of_steps:
-        stored &= np.uint64(~1023 & (2**64 - 1))  # a step's seed has room for its directions' numbers
+        stored &= np.uint64(
+            ~1023 & (2**64 - 1)
+        )  # a step's seed has room for its directions' numbers
     model = SeededModel(
-        *("shared", given, bytes(32), bytes(32), phases, root if derived else stored, scalars, form, average)
+        "shared",
+        given,
+        bytes(32),
+        bytes(32),
+        phases,
+        root if derived else stored,
+        scalars,
+        form,
+        average,
     )
     file = SeedFile(law, (model,), of_steps, rule.pop("optimizer", "sgd"), rule)
     uses_base = any(tensor.start == "weights" for tensor in given)
@@ -84,7 +103,9 @@ ONE_STEP = (StepPhase(5, 1, 2, 0.1), StepPhase(2, 1, 1, 0.3))
 
 
 def vectors() -> dict[str, SeedFile]:
-    """The test vectors: together every law, form, start and source of seeds that the example readers know."""
+    """The test vectors: together every law, form, start and source of seeds that the example
+    readers know.
+    """
     wide = (SeedTensor("wide", (33_000,), "constant", 1.0),)
     given = (*tensors()[:2], SeedTensor("model.scale", (3,), "weights", given="scale"))
     return {
@@ -106,7 +127,9 @@ def base_tensors() -> dict[str, RawTensor]:
     return {name: RawTensor.of(values) for name, values in BASE.items()}
 
 
-def with_digests(file: SeedFile, model: SeededModel, base: dict[str, RawTensor] | None = None) -> SeededModel:
+def with_digests(
+    file: SeedFile, model: SeededModel, base: dict[str, RawTensor] | None = None
+) -> SeededModel:
     """The model with the digests of what it starts from and of what it becomes."""
     try:
         initial_vector(model, base)

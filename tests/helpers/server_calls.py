@@ -13,8 +13,8 @@ from raydpzv.sim.interfaces import Status
 class ServerCalls:
     """Stands for an actor's handle; a call's answer is its reference.
 
-    calls: what was asked, in order; `log` has the same of several actors, by name. `statuses` come one after the other,
-    the last one again and again; `pieces` once.
+    calls: what was asked, in order; `log` has the same of several actors, by name. `statuses` come
+    one after the other, the last one again and again; `pieces` once.
     """
 
     def __init__(self, name: str = "server", log: list[str] | None = None, **answers: Any) -> None:
@@ -44,7 +44,9 @@ class ServerCalls:
 
 
 def answer_at_once(monkeypatch: pytest.MonkeyPatch, room: str, looks: int) -> None:
-    """Let drivers of a room have references as answers; loops 0 and 1 end after so many looks at what is done."""
+    """Let drivers of a room have references as answers; loops 0 and 1 end after so many looks at
+    what is done.
+    """
     ended = iter([*([] for _ in range(looks)), ["loop 0"], ["loop 1"]])
 
     def wait(calls: list[Any], timeout: float, **_: Any) -> tuple[list[Any], list[Any]]:

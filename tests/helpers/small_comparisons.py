@@ -1,4 +1,6 @@
-"""A comparison that takes seconds: two methods, with noise and without, two seeds and the controls."""
+"""A comparison that takes seconds: two methods, with noise and without, two seeds and the
+controls.
+"""
 
 from raydpzv.compare.file import ComparisonFile, MethodEntry, resolved
 

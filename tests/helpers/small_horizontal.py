@@ -46,11 +46,18 @@ METHODS: dict[str, tuple[str, ...]] = {
         "model.hidden=[1]",
     ),
     "add_back": (
-        *(*MESSY, "method.perturbations=3", "method.local_steps=2"),
-        *("method.perturbations_at=[[7, 5], [15, 1]]", "method.replicas=per_client"),
+        *MESSY,
+        "method.perturbations=3",
+        "method.local_steps=2",
+        "method.perturbations_at=[[7, 5], [15, 1]]",
+        "method.replicas=per_client",
         "method.revert=add_back",
     ),
-    "schedules": (*DECOMFL, "method.lr_at=[[9, 0.01]]", "method.perturbations_at=[[7, 5], [15, 1]]"),
+    "schedules": (
+        *DECOMFL,
+        "method.lr_at=[[9, 0.01]]",
+        "method.perturbations_at=[[7, 5], [15, 1]]",
+    ),
     "secret": (*DECOMFL, "method.private_seed_shift=true"),
     "mezo": ("split.clients=1",),
     "fedavg": (*MESSY, "method.momentum=0.5", "method.local_steps=3", "method.weights=rows"),
@@ -69,7 +76,9 @@ SEEDED = tuple(kind for kind in METHODS if kind not in ("fedavg", "fedcom", "top
 
 
 def small(kind: str, *overrides: str) -> HorizontalScenario:
-    """A scenario of 24 updates; methods other than DeComFL take the place of the file's [method] section."""
+    """A scenario of 24 updates; methods other than DeComFL take the place of the file's [method]
+    section.
+    """
     name = kind if kind in DESCRIPTORS else "decomfl"
     wanted = [*SMALL, *METHODS[kind], *overrides]
     if name == "mezo":

@@ -4,9 +4,20 @@ import scenarios
 from raydpzv.config.scenario import HorizontalScenario
 
 SMALL = (
-    *("data.train_rows=150", "data.test_rows=60", "split.clients=3", "users.count=12", "budget.updates=10"),
-    *("method.perturbations=3", "evaluate.every=5", "network.latency=0.05", "record.snapshots=4"),
-    *("privacy={}", "privacy.mode=user", "privacy.multiplier=2.0", "privacy.delta=1e-3", "privacy.clip=0.1"),
+    "data.train_rows=150",
+    "data.test_rows=60",
+    "split.clients=3",
+    "users.count=12",
+    "budget.updates=10",
+    "method.perturbations=3",
+    "evaluate.every=5",
+    "network.latency=0.05",
+    "record.snapshots=4",
+    "privacy={}",
+    "privacy.mode=user",
+    "privacy.multiplier=2.0",
+    "privacy.delta=1e-3",
+    "privacy.clip=0.1",
 )
 KINDS = {
     "rounds": ("digits_users_zo", ("method.local_steps=2", "method.sampling=0.7")),

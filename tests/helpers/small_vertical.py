@@ -6,9 +6,16 @@ import scenarios
 
 RECORD = ("record.checkpoint_updates=10", "record.flush=1000")
 SMALL = (
-    *("budget.updates=60", "evaluate.every=20", "data.train_rows=150", "data.test_rows=40"),
-    *(*RECORD, "privacy.noise=seeded"),
-    *("clock.compute=0.2", "clock.compute_law=exponential", "network.latency=0.05", "network.up=50000"),
+    "budget.updates=60",
+    "evaluate.every=20",
+    "data.train_rows=150",
+    "data.test_rows=40",
+    *RECORD,
+    "privacy.noise=seeded",
+    "clock.compute=0.2",
+    "clock.compute_law=exponential",
+    "network.latency=0.05",
+    "network.up=50000",
 )
 
 

@@ -1,6 +1,8 @@
-"""Digits under softmax regression in plain numpy: what an algorithm's second derivation in a test needs.
+"""Digits under softmax regression in plain numpy: what an algorithm's second derivation in a test
+needs.
 
-From a run come the initial model, its clients' rows and the addresses of cohorts, batches and seeds, and nothing else.
+From a run come the initial model, its clients' rows and the addresses of cohorts, batches and
+seeds, and nothing else.
 """
 
 # d = 650 parameters, M clients, P perturbations
@@ -23,14 +25,23 @@ from raydpzv.zo.vectors import as_array
 from tests.helpers.seed_parties import directions
 
 SMALL = (
-    *("data.train_rows=120", "data.test_rows=40", "model.kind=logistic", "model.engine=compiled"),
-    *("split.clients=8", "split.sizes=drawn", "method.cohort=4", "method.batch=8"),
-    *("budget.updates=20", "evaluate.every=10"),
+    "data.train_rows=120",
+    "data.test_rows=40",
+    "model.kind=logistic",
+    "model.engine=compiled",
+    "split.clients=8",
+    "split.sizes=drawn",
+    "method.cohort=4",
+    "method.batch=8",
+    "budget.updates=20",
+    "evaluate.every=10",
 )
 
 
 class SoftmaxByHand:
-    """A small scenario, its first model x0 float32 [d], and the losses of its clients in float64."""
+    """A small scenario, its first model x0 float32 [d], and the losses of its clients in
+    float64.
+    """
 
     def __init__(self, method: str, *overrides: str) -> None:
         spec = raydpzv.load("digits_decomfl", [f"method.name={method}", *SMALL, *overrides])
@@ -75,7 +86,9 @@ class SoftmaxByHand:
         return make(seed, 0, len(self.x0))
 
     def play(self, rounds: int) -> tuple[Any, list[tuple[list[Order], list[Upload]]]]:
-        """Play rounds of the program's roles; return the server, and each round's orders and uploads."""
+        """Play rounds of the program's roles; return the server, and each round's orders and
+        uploads.
+        """
         ledger = Ledger.create(None, self.prepared.plan.header())
         server, group = self.prepared.server(ledger), self.prepared.client_group(ledger)
         orders, played = list(server.first_orders()), []

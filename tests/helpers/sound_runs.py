@@ -1,4 +1,6 @@
-"""Small runs of privacy.mode = "proved" on a table of a file, with releases that are given out and queries kept."""
+"""Small runs of privacy.mode = "proved" on a table of a file, with releases that are given out and
+queries kept.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,11 +21,23 @@ ROWS, COLUMNS, CLASSES, CLIENTS = 80, 6, 3, 3
 Address = tuple[int, int]
 
 SMALL = (
-    *("data.source=csv", "data.target=label", "split.how=columns", f"split.clients={CLIENTS}"),
-    *("data.scale=public", "data.centre=0.0", "data.spread=2.0"),
-    *("data.split=plain", "data.classes=[0, 1, 2]"),
-    *(f"model.embedding={CLASSES}", "method.batch=8", "method.perturbations=3", "budget.updates=60"),
-    *("method.lr=0.3", "privacy.epsilon=3.0", "evaluate.every=30", "model.initial=random"),
+    "data.source=csv",
+    "data.target=label",
+    "split.how=columns",
+    f"split.clients={CLIENTS}",
+    "data.scale=public",
+    "data.centre=0.0",
+    "data.spread=2.0",
+    "data.split=plain",
+    "data.classes=[0, 1, 2]",
+    f"model.embedding={CLASSES}",
+    "method.batch=8",
+    "method.perturbations=3",
+    "budget.updates=60",
+    "method.lr=0.3",
+    "privacy.epsilon=3.0",
+    "evaluate.every=30",
+    "model.initial=random",
 )
 
 
@@ -36,7 +50,10 @@ def table(path: Path, changed: int | None = None) -> Path:
         x[changed] *= -50
         labels[changed] = (labels[changed] + 1) % CLASSES
     names = [f"x{i}" for i in range(COLUMNS)]
-    lines = [",".join([*map(repr, row.tolist()), str(label)]) for row, label in zip(x, labels, strict=True)]
+    lines = [
+        ",".join([*map(repr, row.tolist()), str(label)])
+        for row, label in zip(x, labels, strict=True)
+    ]
     path.write_text("\n".join([",".join([*names, "label"]), *lines]))
     return path
 
@@ -50,7 +67,9 @@ def sound(path: Path, *overrides: str) -> VerticalScenario:
 
 @dataclass
 class Watched:
-    """Gives out releases by address, draws those it has not, and keeps every sum before its noise."""
+    """Gives out releases by address, draws those it has not, and keeps every sum before its
+    noise.
+    """
 
     given: Mapping[Address, np.ndarray] = field(default_factory=dict)
     sums: dict[Address, np.ndarray] = field(default_factory=dict)

@@ -23,7 +23,9 @@ class Act(NamedTuple):
 
 
 class RecordedStorage(StorageFolder):
-    """A storage on a disk that records all writes and deletions; before: called before each of them."""
+    """A storage on a disk that records all writes and deletions; before: called before each of
+    them.
+    """
 
     def __init__(self, folder: Path, before: Callable[[Act], Any] = lambda act: None) -> None:
         super().__init__(pyarrow.fs.LocalFileSystem(), str(folder), folder.as_uri())
@@ -56,7 +58,9 @@ def full_disk(times: float = float("inf"), name: str = "by-") -> Callable[[Act],
 
 
 def leave_as_killed(uploader: FolderUploader) -> None:
-    """Leave the storage as a kill of its writer leaves it now, whatever the folder comes to hold from here on."""
+    """Leave the storage as a kill of its writer leaves it now, whatever the folder comes to hold
+    from here on.
+    """
     with uploader.paused():  # private, since no public way ends an uploader without its last upload
         vars(uploader).update(_write=_nothing, _finish=_nothing)
         vars(uploader._lease).update(release=_nothing)
@@ -67,7 +71,9 @@ def _nothing(**how: Any) -> None:
 
 
 def left_after(acts: Sequence[Act], folder: Path, *, torn: Act | None = None) -> StorageFolder:
-    """Return a storage as a kill after these acts leaves it; torn: the next one, of which half was done."""
+    """Return a storage as a kill after these acts leaves it; torn: the next one, of which half was
+    done.
+    """
     storage = StorageFolder(pyarrow.fs.LocalFileSystem(), str(folder), folder.as_uri())
     for act in acts:
         if act.data is None:

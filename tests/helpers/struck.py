@@ -10,7 +10,8 @@ from raydpzv.experiment.vertical import prepare_vertical
 
 
 class Struck:
-    """A role whose process gets a signal (kill -9) at the n-th call of a method; each mark, a file, allows one.
+    """A role whose process gets a signal (kill -9) at the n-th call of a method; each mark, a file,
+    allows one.
 
     after: a path; at the first call from the n-th on at which it is there.
     """
@@ -27,14 +28,17 @@ class Struck:
         def call(*arguments):
             self._count += 1
             if self._due() and any(map(_taken, self._marks)):
-                # to this thread: where another takes a signal, this one may go on until that one has its turn
+                # to this thread: where another takes a signal, this one may go on until that one
+                # has its turn
                 signal.pthread_kill(threading.get_ident(), self._number)
             return found(*arguments)
 
         return call
 
     def _due(self):
-        return self._count >= self._calls and Path(self._after).exists()  # "" is the folder it works in
+        return (
+            self._count >= self._calls and Path(self._after).exists()
+        )  # "" is the folder it works in
 
 
 def _taken(mark):
@@ -54,7 +58,9 @@ class StruckClient(ClientFactory):
     number: int = signal.SIGKILL
 
     def make(self, device="cpu"):
-        return Struck(ClientFactory.make(self, device), self.call, self.calls, self.marks, self.number)
+        return Struck(
+            ClientFactory.make(self, device), self.call, self.calls, self.marks, self.number
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +76,8 @@ class StruckServer(ServerFactory):
 
 
 def strikes(folder, **usual):
-    """Return what makes an experiment in which client 1's process, or the server's, gets a signal, `times` times.
+    """Return what makes an experiment in which client 1's process, or the server's, gets a signal,
+    `times` times.
 
     folder: where marks are; usual: by party, settings of `StruckClient` and `StruckServer`.
     """
@@ -82,7 +89,9 @@ def strikes(folder, **usual):
         how = {**usual.get(party, {}), **how, "marks": marks}
         experiment = prepare_vertical(spec)
         if party == "server":
-            return dataclasses.replace(experiment, server=StruckServer(**vars(experiment.server), **how))
+            return dataclasses.replace(
+                experiment, server=StruckServer(**vars(experiment.server), **how)
+            )
         clients = list(experiment.clients)
         clients[1] = StruckClient(**vars(clients[1]), **how)
         return dataclasses.replace(experiment, clients=tuple(clients))

@@ -1,4 +1,6 @@
-"""Horizontal scenarios of whose processes one gets a signal or waits at a gate in the midst of its work."""
+"""Horizontal scenarios of whose processes one gets a signal or waits at a gate in the midst of its
+work.
+"""
 
 import dataclasses
 import signal
@@ -12,7 +14,9 @@ from tests.helpers.struck import Struck
 
 @dataclasses.dataclass(frozen=True)
 class Mortal(PreparedHorizontal):
-    """A prepared one of whose hosts ends by kill -9 (or ends the ledger) in the midst of its work, `deaths` times."""
+    """A prepared one of whose hosts ends by kill -9 (or ends the ledger) in the midst of its work,
+    `deaths` times.
+    """
 
     marks: str = ""
     deaths: int = 1
@@ -67,24 +71,31 @@ class Gated(PreparedHorizontal):
 
 @dataclasses.dataclass(frozen=True)
 class StruckServerOfHosts(Gated):
-    """A prepared one whose hosts wait at a gate, and whose server's process is killed at its n-th upload, once."""
+    """A prepared one whose hosts wait at a gate, and whose server's process is killed at its n-th
+    upload, once.
+    """
 
     mark: str = ""
     calls: int = 100
 
     def server(self, ledger=None, device="cpu"):
-        return Struck(PreparedHorizontal.server(self, ledger, device), "receive", self.calls, (self.mark,))
+        return Struck(
+            PreparedHorizontal.server(self, ledger, device), "receive", self.calls, (self.mark,)
+        )
 
 
 def as_kind(kind, prepared, **more):
     """Return a prepared scenario as one of the classes above."""
     return kind(
-        **{field.name: getattr(prepared, field.name) for field in dataclasses.fields(prepared)}, **more
+        **{field.name: getattr(prepared, field.name) for field in dataclasses.fields(prepared)},
+        **more,
     )
 
 
 def mortal(prepared, folder, **how):
-    """Return a prepared scenario whose host dies, once unless `deaths` is given; folder: for its marks."""
+    """Return a prepared scenario whose host dies, once unless `deaths` is given; folder: for its
+    marks.
+    """
     marks = folder / "deaths"
     marks.mkdir()
     return as_kind(Mortal, prepared, marks=str(marks), **how)

@@ -17,7 +17,9 @@ MECHANISM = "floating-point Gaussian, σ=0.5, system noise"
 
 
 class Made:
-    """Collects runs with their curves and claims; accuracy climbs evenly from 0.1 over 4 evaluations."""
+    """Collects runs with their curves and claims; accuracy climbs evenly from 0.1 over 4
+    evaluations.
+    """
 
     def __init__(self) -> None:
         self.runs: list[dict[str, Any]] = []
@@ -40,9 +42,15 @@ class Made:
         }  # fmt: skip
         self.runs.append(row | other)
         for update in range(0, 41, 10):
-            amounts = {"bytes_up": update * rate, "bytes_down": update * rate, "time": update * pace}
+            amounts = {
+                "bytes_up": update * rate,
+                "bytes_down": update * rate,
+                "time": update * pace,
+            }
             accuracy = 0.1 + (final - 0.1) * update / 40
-            self.curves.append(who | amounts | {"update": update, "accuracy": accuracy, "loss": 0.5})
+            self.curves.append(
+                who | amounts | {"update": update, "accuracy": accuracy, "loss": 0.5}
+            )
         return self
 
     def claim(self, label: str, epsilon: float, claimed: float, **other: Any) -> Made:

@@ -1,4 +1,6 @@
-"""Builds views of horizontal runs with plausible rows: rounds of a cohort, or clients that wake by themselves."""
+"""Builds views of horizontal runs with plausible rows: rounds of a cohort, or clients that wake by
+themselves.
+"""
 
 import math
 from typing import Any
@@ -29,13 +31,19 @@ def prepared(
     weights: int = 0,
     pause: float = 0.0,
 ) -> RunView:
-    """Return a run's view: `lag` gives asynchronous updates, `weights` bytes of whole models in place of pairs.
+    """Return a run's view: `lag` gives asynchronous updates, `weights` bytes of whole models in
+    place of pairs.
 
     pause: seconds of the run's clock from one update to the next.
     """
     draw = Key(1).generator()
     versions = np.zeros(clients, int)
-    rows: dict[str, list[dict[str, Any]]] = {"message": [], "service": [], "sync": [], "evaluation": []}
+    rows: dict[str, list[dict[str, Any]]] = {
+        "message": [],
+        "service": [],
+        "sync": [],
+        "evaluation": [],
+    }
     for update in range(1, updates + 1):
         cohorts = draw.choice(clients, 1 if lag else cohort, replace=False)
         for client in sorted(cohorts.tolist()):
@@ -46,7 +54,9 @@ def prepared(
             _add_upload(rows, update, client, read, missed, weights, pause)
         if update % 10 == 0 or update == updates:
             rows["evaluation"].append(_score(update, updates, pause))
-    tables = {name: pa.Table.from_pylist(rows.get(name, []), schema=s) for name, s in SCHEMAS.items()}
+    tables = {
+        name: pa.Table.from_pylist(rows.get(name, []), schema=s) for name, s in SCHEMAS.items()
+    }
     return RunView(label, _summary(method, tables, updates, pause), tables)
 
 
@@ -62,7 +72,9 @@ def _add_upload(
     served = update * pause
     woke = served - 0.8 * pause
     sent = {"sent": woke, "arrived": served, "kind": "x", "client": client, "round": update}
-    rows["message"].append(sent | {"direction": "down", "bytes": weights or (8 + 4 * PAIRS) * missed + 8})
+    rows["message"].append(
+        sent | {"direction": "down", "bytes": weights or (8 + 4 * PAIRS) * missed + 8}
+    )
     rows["message"].append(sent | {"direction": "up", "bytes": weights or 4 * PAIRS})
     times = {"due": woke, "woke": woke, "late": False, "served": served, "applied": math.nan}
     loss = 2.0 / (1 + update) + 0.01 * client

@@ -1,4 +1,6 @@
-"""Builds run folders with plausible rows: M clients on Poisson clocks, one server, one upload at a time."""
+"""Builds run folders with plausible rows: M clients on Poisson clocks, one server, one upload at a
+time.
+"""
 
 import heapq
 import json
@@ -21,19 +23,27 @@ MECHANISM = "floating-point Gaussian, σ=2.5, system noise"
 SCOPE = "400 releases of a clipped batch mean, C=10, B=64 of D=5,000 records; unit: one record"
 SHARED = {"delta": 1e-5, "mechanism": MECHANISM, "scope": SCOPE}
 TERMS = SHARED | {"sensitivity": 0.3125, "relation": "replace", "direct_only": None, "note": ""}
-PROVED = "Proved against the clients: ε = 8.25 at δ = 1e-05 (replace one record; closed form (GDP))."
+PROVED = (
+    "Proved against the clients: ε = 8.25 at δ = 1e-05 (replace one record; closed form (GDP))."
+)
 NO_NOISE = "NOT PRIVATE: no noise is added to the releases."
 CLOSED = "closed form (GDP)"
 CLAIMS: list[dict[str, Any]] = [
     TERMS
     | {"adversary": "paper", "epsilon": 1.0, "accountant": CLOSED, "holds": False}
-    | {"note": "as claimed by the paper (Theorem VI.5); NOT proved: a client knows its batches <i>"},
+    | {
+        "note": "as claimed by the paper (Theorem VI.5); NOT proved: a client knows its batches <i>"
+    },
     TERMS | {"adversary": "client", "epsilon": 8.25, "accountant": CLOSED, "holds": True},
     TERMS
     | {"adversary": "client", "epsilon": 3.75, "accountant": CLOSED, "holds": True}
     | {"relation": "add_remove", "sensitivity": 0.15625},
     TERMS
-    | {"adversary": "external", "epsilon": 1.01, "accountant": "PLD (dp-accounting), Poisson sampling"}
+    | {
+        "adversary": "external",
+        "epsilon": 1.01,
+        "accountant": "PLD (dp-accounting), Poisson sampling",
+    }
     | {"holds": True, "note": "valid while batch ids and the run's seed stay secret"},
     TERMS
     | {"adversary": "server", "epsilon": "infinity", "accountant": "none", "holds": False}
@@ -43,7 +53,9 @@ CLAIMS: list[dict[str, Any]] = [
 
 
 def trips(clients: int, rounds: int, seed: int) -> list[dict[str, Any]]:
-    """Serve `rounds` uploads; client m is woken about every 0.15 * (1 + m) seconds and works 20 to 120 ms."""
+    """Serve `rounds` uploads; client m is woken about every 0.15 * (1 + m) seconds and works 20 to
+    120 ms.
+    """
     draws = [(Key(seed) / "synthetic" / m).generator() for m in range(clients)]
     events = [(float(d.exponential(0.15 * (1 + m))), m) for m, d in enumerate(draws)]
     woken = [(due, due, m, 0) for due, m in events]
@@ -54,7 +66,14 @@ def trips(clients: int, rounds: int, seed: int) -> list[dict[str, Any]]:
         woke, due, m, step = heapq.heappop(woken)
         free = max(free, woke + float(draws[m].uniform(0.02, 0.12))) + 0.004
         applied = free + 0.01
-        row = {"round": len(out) + 1, "client": m, "step": step, "due": due, "woke": woke, "late": woke > due}
+        row = {
+            "round": len(out) + 1,
+            "client": m,
+            "step": step,
+            "due": due,
+            "woke": woke,
+            "late": woke > due,
+        }
         loss = 2.3 * math.exp(-len(out) / 150) + 0.2 + 0.15 * abs(float(draws[m].normal()))
         out.append(row | {"served": free, "applied": applied, "loss": loss})
         due += float(draws[m].exponential(0.15 * (1 + m)))
@@ -103,7 +122,10 @@ def release(trip: dict[str, Any], rounds: int, private: bool) -> dict[str, Any]:
     share = math.sqrt(trip["round"] / rounds)
     spent = {"epsilon_paper": 1.0 * share, "epsilon_client": 8.25 * share}
     none = {"epsilon_paper": math.nan, "epsilon_client": math.inf}
-    noise = {"mechanism": "gaussian" if private else "none", "source": "system" if private else "none"}
+    noise = {
+        "mechanism": "gaussian" if private else "none",
+        "source": "system" if private else "none",
+    }
     fixed = {
         "step": 0,
         "perturbation": 0,
@@ -119,7 +141,12 @@ def release(trip: dict[str, Any], rounds: int, private: bool) -> dict[str, Any]:
 
 def evaluation(trip: dict[str, Any], level: float) -> dict[str, Any]:
     accuracy = 0.1 + (level - 0.1) * (1 - math.exp(-trip["round"] / 120))
-    return {"round": trip["round"], "time": trip["served"], "part": "test", "accuracy": accuracy} | {
+    return {
+        "round": trip["round"],
+        "time": trip["served"],
+        "part": "test",
+        "accuracy": accuracy,
+    } | {
         "loss": 2.3 * (1 - accuracy),
         "top_share": 0.2,
     }
@@ -149,12 +176,16 @@ def build_run(
             if t["round"] % 20 == 0 or t["round"] == rounds
         ],
     }
-    append_rows(folder, {name: pa.Table.from_pylist(r, schema=SCHEMAS[name]) for name, r in rows.items()})
+    append_rows(
+        folder, {name: pa.Table.from_pylist(r, schema=SCHEMAS[name]) for name, r in rows.items()}
+    )
     (folder / "scenario.toml").write_text(SCENARIO)
     (folder / "environment.json").write_text(
         json.dumps({"device": "cpu", "threads": 2, "torch": {"cuda": None}})
     )
-    (folder / "summary.json").write_text(json.dumps(summary(folder, clients, seed, method, private)))
+    (folder / "summary.json").write_text(
+        json.dumps(summary(folder, clients, seed, method, private))
+    )
     return folder
 
 
@@ -162,7 +193,12 @@ def summary(folder: Path, clients: int, seed: int, method: str, private: bool) -
     """Return what a run writes to summary.json, computed from its rows."""
     rows = read_all(folder)
     last = rows["service"].column("served").to_pylist()[-1]
-    nothing = {"epsilon": "infinity", "mechanism": "none", "holds": False, "note": "nothing is noised"}
+    nothing = {
+        "epsilon": "infinity",
+        "mechanism": "none",
+        "holds": False,
+        "note": "nothing is noised",
+    }
     return {
         "scenario": "synthetic <b>",
         "method": method,

@@ -91,7 +91,11 @@ class ToyServer:
 
     def _order(self, client: int, body) -> Order:
         return Order(
-            client, body, self.round, start_immediately=self.start_immediately, upload_bytes=self.upload_bytes
+            client,
+            body,
+            self.round,
+            start_immediately=self.start_immediately,
+            upload_bytes=self.upload_bytes,
         )
 
 
@@ -144,7 +148,9 @@ def live_toy(when, server, budget, timeout=30.0, seconds=20.0):
     clock = WallClock.starting_in(0.05)
     wall = LockedServerLoop(server_loop, clock, when.service_seconds, clients)
     roles = [ToyClient(m) for m in range(clients)]
-    loops = [ClientLoop(m, role, wall, WallPace(when, clock, timeout)) for m, role in enumerate(roles)]
+    loops = [
+        ClientLoop(m, role, wall, WallPace(when, clock, timeout)) for m, role in enumerate(roles)
+    ]
     threads = [threading.Thread(target=loop.run, daemon=True) for loop in loops]
     for thread in threads:
         thread.start()

@@ -1,4 +1,6 @@
-"""Actors that answer or do tasks in this process, as the server's or a client's actor, on sockets and by calls."""
+"""Actors that answer or do tasks in this process, as the server's or a client's actor, on sockets
+and by calls.
+"""
 
 import threading
 from contextlib import contextmanager, suppress
@@ -17,7 +19,9 @@ KINDS = ("socket", "call")
 
 @contextmanager
 def served(kind, talk, monkeypatch, timeout=2.0):
-    """Yield what a connection to an answering actor is made of: its handle, and its address if it listens."""
+    """Yield what a connection to an answering actor is made of: its handle, and its address if it
+    listens.
+    """
     monkeypatch.setattr(connection, "get", lambda answer, timeout, awaited: answer)
     port = TransportPort(talk, timeout)
     address = port.open_transport("", SECRET, peers=4) if kind == "socket" else None
@@ -30,7 +34,9 @@ class Lost(Exception):
 
 
 class TaskActor(TaskPort):
-    """An actor that does tasks; killed at its n-th one, or before its first (-1). `do` decodes and does a task."""
+    """An actor that does tasks; killed at its n-th one, or before its first (-1). `do` decodes and
+    does a task.
+    """
 
     def __init__(self, do, killed_at=0):
         super().__init__()

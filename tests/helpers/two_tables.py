@@ -1,7 +1,8 @@
-"""Whole runs on two tables with the same releases: what is asked before the noise, and everything else.
+"""Whole runs on two tables with the same releases: what is asked before the noise, and everything
+else.
 
-Releases are given out again by their address, at the sources where methods ask for noise. So a run on another table
-differs from the first in its queries alone, if a proof's premises hold.
+Releases are given out again by their address, at the sources where methods ask for noise. So a run
+on another table differs from the first in its queries alone, if a proof's premises hold.
 """
 
 from __future__ import annotations
@@ -41,7 +42,9 @@ _COINS = 5
 
 @dataclass
 class Tape:
-    """Queries and releases of one run. given: releases of another run, in place of new ones; rows: of each upload."""
+    """Queries and releases of one run. given: releases of another run, in place of new ones; rows:
+    of each upload.
+    """
 
     given: Mapping[Address, np.ndarray] = field(default_factory=dict)
     queries: dict[Address, np.ndarray] = field(default_factory=dict)
@@ -50,11 +53,15 @@ class Tape:
     limits: dict[Address, float] = field(default_factory=dict)
 
     def release(self, address: Address, query: Any, limit: float, fresh: Callable[[], Any]) -> Any:
-        """Note a query, and how far the account lets one record, or user, move it; return its release."""
+        """Note a query, and how far the account lets one record, or user, move it; return its
+        release.
+        """
         assert address not in self.queries, "every release has an address of its own"
         self.queries[address] = np.array(query)
         self.limits[address] = limit
-        self.released[address] = np.array(self.given[address]) if address in self.given else np.array(fresh())
+        self.released[address] = (
+            np.array(self.given[address]) if address in self.given else np.array(fresh())
+        )
         return self.released[address]
 
 
@@ -66,10 +73,18 @@ class TapedIntegers:
     inner: IntegerNoise = field(default_factory=SystemIntegers)
 
     def release(
-        self, sums_P: np.ndarray, how: IntegerRelease, address: tuple[int, int], *, batch: int, nonfinite: int
+        self,
+        sums_P: np.ndarray,
+        how: IntegerRelease,
+        address: tuple[int, int],
+        *,
+        batch: int,
+        nonfinite: int,
     ) -> tuple[np.ndarray, Receipt]:
         fresh, receipt = self.inner.release(sums_P, how, address, batch=batch, nonfinite=nonfinite)
-        return self.tape.release(address, sums_P, receipt.sensitivity_replace, lambda: fresh), receipt
+        return self.tape.release(
+            address, sums_P, receipt.sensitivity_replace, lambda: fresh
+        ), receipt
 
 
 @dataclass
@@ -83,7 +98,9 @@ class TapedMeans:
 
     def release(self, mean: float, sigma: float, address: Address) -> float:
         return float(
-            self.tape.release(address, mean, self.limit, lambda: self.inner.release(mean, sigma, address))
+            self.tape.release(
+                address, mean, self.limit, lambda: self.inner.release(mean, sigma, address)
+            )
         )
 
 
@@ -168,12 +185,16 @@ class TapedParts(NoiseParts):
         return TapedMeans(self.tape, self.moved)
 
     def of_rows(self, place: Any) -> RowNoise | None:
-        return TapedRows(self.tape, 2 * (self.clip or 0.0), self.sigma) if self.on == place else None
+        return (
+            TapedRows(self.tape, 2 * (self.clip or 0.0), self.sigma) if self.on == place else None
+        )
 
 
 @dataclass(frozen=True)
 class TapedUsers(UserNoiseParts):
-    """The noise of a run of users that is taped: a share is added to a silo's sum, or to a step's."""
+    """The noise of a run of users that is taped: a share is added to a silo's sum, or to a
+    step's.
+    """
 
     tape: Tape = field(default_factory=Tape)
 
@@ -191,15 +212,20 @@ class TapedUsers(UserNoiseParts):
 
 @dataclass(frozen=True)
 class Seen:
-    """A run on one table. public: by name what may not depend on any record; others: what depends on its own alone."""
+    """A run on one table. public: by name what may not depend on any record; others: what depends
+    on its own alone.
+    """
 
     tape: Tape
     prepared: Any
     public: dict[str, Any]
 
 
-def seen(spec: AnyScenario, before: Seen | None = None, change: Callable[[Any], Any] = lambda p: p) -> Seen:
-    """Run a scenario from its raw file to its end. before: whose releases are given out again; change: of what is read.
+def seen(
+    spec: AnyScenario, before: Seen | None = None, change: Callable[[Any], Any] = lambda p: p
+) -> Seen:
+    """Run a scenario from its raw file to its end. before: whose releases are given out again;
+    change: of what is read.
 
     The run's digest covers its rows, and with them times, sizes, batches, evaluations and releases.
     """
@@ -266,7 +292,9 @@ def _taped(prepared: Any, tape: Tape, patch: pytest.MonkeyPatch) -> Any:
 
     clients = tuple(replace(c, noise=taped(c.noise)) for c in prepared.clients)
     return replace(
-        prepared, clients=clients, server=replace(prepared.server, noise=taped(prepared.server.noise))
+        prepared,
+        clients=clients,
+        server=replace(prepared.server, noise=taped(prepared.server.noise)),
     )
 
 

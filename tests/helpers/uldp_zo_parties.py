@@ -1,4 +1,6 @@
-"""A small problem for methods whose users have records in several silos, and what is left of it without one user."""
+"""A small problem for methods whose users have records in several silos, and what is left of it
+without one user.
+"""
 
 from typing import Any
 
@@ -9,7 +11,12 @@ from raydpzv.methods.descriptor import ClientGroupParts
 from raydpzv.methods.horizontal.rounds import Cohorts
 from raydpzv.methods.horizontal.seeded import SeededPullServer, Updates
 from raydpzv.methods.horizontal.seeded_clients import SharedClients
-from raydpzv.methods.horizontal.uldp_zo import PairWork, UldpZoConfig, UldpZoServer, uldp_zo_settings
+from raydpzv.methods.horizontal.uldp_zo import (
+    PairWork,
+    UldpZoConfig,
+    UldpZoServer,
+    uldp_zo_settings,
+)
 from raydpzv.methods.horizontal.user_sums import mean_over_users
 from raydpzv.methods.replica import UpdateSource
 from raydpzv.privacy.user_release import UserNoiseParts, UserRelease
@@ -45,7 +52,12 @@ def work(
 ) -> PairWork:
     given = noise(how, multiplier, seeded=seeded)
     all_of_it = ClientGroupParts(
-        *(objectives or [toy.objective()], parts, toy.KEY), updates=history, users=given, recorded=recorded
+        objectives or [toy.objective()],
+        parts,
+        toy.KEY,
+        updates=history,
+        users=given,
+        recorded=recorded,
     )
     return PairWork(all_of_it, how)
 

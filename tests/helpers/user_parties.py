@@ -38,7 +38,9 @@ START = (0.3 * (KEY / "start").generator().standard_normal(SIZE)).astype(np.floa
 
 
 def parts() -> UserParts:
-    return share_users(Known(Y.numpy()), SILOS, UsersSection(count=USERS, silo_alpha=1.0), KEY / "parts")
+    return share_users(
+        Known(Y.numpy()), SILOS, UsersSection(count=USERS, silo_alpha=1.0), KEY / "parts"
+    )
 
 
 def objective(
@@ -53,14 +55,20 @@ def objective(
     return CompiledObjective(network, rows)
 
 
-def noise(weights: str, multiplier: float = 0.0, clip: float = 0.5, bits: int = 16) -> UserNoiseParts:
-    """Return how releases are made, seeded: reach S for plain sums, 1 for weights that add up to 1."""
+def noise(
+    weights: str, multiplier: float = 0.0, clip: float = 0.5, bits: int = 16
+) -> UserNoiseParts:
+    """Return how releases are made, seeded: reach S for plain sums, 1 for weights that add up to
+    1.
+    """
     release = UserRelease(clip, bits, multiplier, SILOS if weights == "uniform" else 1)
     return UserNoiseParts(release, USERS, KEY, KEY / "coins", seeded=True)
 
 
 class Round:
-    """One round of a method from `START`: the silos' uploads and the model that the server makes of them."""
+    """One round of a method from `START`: the silos' uploads and the model that the server makes of
+    them.
+    """
 
     def __init__(
         self,
@@ -78,7 +86,9 @@ class Round:
             ),
             config,
         )
-        group = method.clients(ClientGroupParts([of or objective()], held, KEY, users=given), config)
+        group = method.clients(
+            ClientGroupParts([of or objective()], held, KEY, users=given), config
+        )
         self.uploads: list[Upload] = []
         orders = server.first_orders()
         for upload in group.process(orders):
@@ -115,7 +125,9 @@ def clipped(vector: np.ndarray, clip: float) -> np.ndarray:
 
 
 def without(held: UserParts, user: int, but: int | None = None) -> UserParts:
-    """The same with all records of a user gone from all silos, but one if given; U and all others' records stay."""
+    """The same with all records of a user gone from all silos, but one if given; U and all others'
+    records stay.
+    """
     counts = np.diff(held.offsets)
     silos = np.repeat(np.arange(held.clients), np.diff(held.starts))
     kept = (held.owners != user) | (silos == (-1 if but is None else but))

@@ -40,7 +40,9 @@ def make_data() -> Data:
     generator = (KEY / "data").generator()
 
     def draw(rows: int) -> tuple[torch.Tensor, torch.Tensor]:
-        x = torch.from_numpy(generator.standard_normal((CLIENTS, rows, FEATURES)).astype(np.float32))
+        x = torch.from_numpy(
+            generator.standard_normal((CLIENTS, rows, FEATURES)).astype(np.float32)
+        )
         return x, torch.from_numpy(generator.integers(0, CLASSES, rows))
 
     return Data(*draw(ROWS), *draw(HELD_OUT))
@@ -63,7 +65,9 @@ def batches(who: int | str, how: str = "uniform") -> Batches:
 
 
 def make_head(training: HeadTraining, **settings: Any) -> Head:
-    return Head(FlatModel(top, KEY / "server"), HeadSettings(training, **({"lr": 0.2} | settings)), KEY)
+    return Head(
+        FlatModel(top, KEY / "server"), HeadSettings(training, **({"lr": 0.2} | settings)), KEY
+    )
 
 
 def make_top(data: Data, head: Head) -> TorchTop:
@@ -78,7 +82,8 @@ def make_bottom(data: Data, client: int, **training: Any) -> TorchBottom:
 def dpzv_clients(data: Data, settings: ZerothOrder, how: str = "uniform") -> list[DpzvClient]:
     rule = Rule(settings.law, settings.momentum)
     return [
-        DpzvClient(m, make_bottom(data, m, rule=rule), batches(m, how), settings, KEY) for m in range(CLIENTS)
+        DpzvClient(m, make_bottom(data, m, rule=rule), batches(m, how), settings, KEY)
+        for m in range(CLIENTS)
     ]
 
 

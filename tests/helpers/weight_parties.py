@@ -71,8 +71,12 @@ def server(
     return FedAvgServer(cohorts, initial(make).numpy(), codec or Whole(), lr=lr, weights=weights)
 
 
-def run(party: FedAvgServer, client_group: ClientGroup, rounds: int) -> tuple[np.ndarray, list[Upload]]:
-    """Return the model after some rounds and all uploads; every answer is as long as its order promised."""
+def run(
+    party: FedAvgServer, client_group: ClientGroup, rounds: int
+) -> tuple[np.ndarray, list[Upload]]:
+    """Return the model after some rounds and all uploads; every answer is as long as its order
+    promised.
+    """
     uploads: list[Upload] = []
     orders: Sequence[Order] = party.first_orders()
     for _ in range(rounds):
@@ -109,7 +113,9 @@ def double_loss_and_gradient(
 
 
 def regression_loss(at: np.ndarray, rows: np.ndarray) -> float:
-    """Mean cross-entropy of softmax regression by numpy alone; at: weights [K, F], then biases [K]."""
+    """Mean cross-entropy of softmax regression by numpy alone; at: weights [K, F], then biases
+    [K].
+    """
     at = at.astype(np.float64)
     weights, biases = at[: CLASSES * FEATURES].reshape(CLASSES, FEATURES), at[CLASSES * FEATURES :]
     scores = X.numpy()[rows].astype(np.float64) @ weights.T + biases

@@ -1,4 +1,6 @@
-"""Whoever replays the ledger holds the same bits: five ways to a client's model, whatever the participation."""
+"""Whoever replays the ledger holds the same bits: five ways to a client's model, whatever the
+participation.
+"""
 
 import tempfile
 from collections.abc import Sequence
@@ -35,7 +37,9 @@ OTHERS = (
 def settings_of_rounds(draw: Any, others: Sequence[Rule] = OTHERS) -> SeededSettings:
     law = draw(LAWS)
     rule = draw(
-        st.sampled_from([Rule(law, draw(MOMENTA), damped=True), *(replace(r, law=law) for r in others)])
+        st.sampled_from(
+            [Rule(law, draw(MOMENTA), damped=True), *(replace(r, law=law) for r in others)]
+        )
     )
     widths = st.sampled_from([Schedule(1), Schedule(3), Schedule(1, ((3, 2), (4, 5)))])
     return SeededSettings(
@@ -87,7 +91,9 @@ def test_every_client_holds_the_servers_bits(
         literal = toy.separate(toy.Silence(), how, clients=clients, secret=secret)
         for orders, uploads in toy.rounds(party, client_group, count):
             again = literal.process(orders)
-            assert [toy.bits(u.body.values) for u in again] == [toy.bits(u.body.values) for u in uploads]
+            assert [toy.bits(u.body.values) for u in again] == [
+                toy.bits(u.body.values) for u in uploads
+            ]
             assert [u.loss for u in again] == [u.loss for u in uploads]
             assert toy.bits(client_group.state(slow.version)[0]) == toy.bits(slow.x)
             for order in orders:
@@ -112,7 +118,9 @@ def test_every_client_holds_the_servers_bits(
 @quick
 @given(
     law=LAWS,
-    rule=st.sampled_from([*(Rule(momentum=beta, damped=True) for beta in (0.0, 0.5, 0.9)), *OTHERS[:2]]),
+    rule=st.sampled_from(
+        [*(Rule(momentum=beta, damped=True) for beta in (0.0, 0.5, 0.9)), *OTHERS[:2]]
+    ),
     lr=LRS,
     width=st.integers(1, 3),
     estimate=st.sampled_from(["forward", "central", "projection"]),
@@ -135,7 +143,11 @@ def test_asynchronous_clients_hold_what_they_read(
     """A client's turn is to wake, or to hand in: the overlaps of a run without any clock."""
     pull_after = None if secret else pull_after
     how = toy.settings(
-        rule=replace(rule, law=law), lr=lr, perturbations=Schedule(width), estimate=estimate, batch=3
+        rule=replace(rule, law=law),
+        lr=lr,
+        perturbations=Schedule(width),
+        estimate=estimate,
+        batch=3,
     )
     ledger = toy.ledger(how)
     party = toy.pull_server(ledger, how, clients=clients, pull_after=pull_after)
@@ -149,7 +161,8 @@ def test_asynchronous_clients_hold_what_they_read(
         if client not in pending:
             order = party.wake(client)
             assert order.sync.read == slow.version
-            # work is dispatched when a client wakes: a host goes through the versions in ascending order only
+            # work is dispatched when a client wakes: a host goes through the versions in ascending
+            # order only
             (upload,) = literal.process([order])
             pending[client] = (order, upload)
             continue
@@ -174,7 +187,9 @@ def test_asynchronous_clients_hold_what_they_read(
 @quick
 @given(how=settings_of_rounds(OTHERS[:2]), count=st.integers(3, 8))
 def test_a_client_that_skips_its_own_round_ends_elsewhere(how: SeededSettings, count: int) -> None:
-    """The control of the equalities above: who took part in round r reverted, and must replay round r."""
+    """The control of the equalities above: who took part in round r reverted, and must replay round
+    r.
+    """
     ledger = toy.ledger(how)
     literal = toy.separate(toy.Silence(), how, clients=1)
     party, wrong = toy.server(ledger, how, clients=1, cohort=1), 0
@@ -184,7 +199,9 @@ def test_a_client_that_skips_its_own_round_ends_elsewhere(how: SeededSettings, c
         assert not isinstance(order.body, PulledModel)
         if order.round > 1:
             assert order.sync.missed == 1
-            none = replace(order.body, missed_seeds=np.zeros(0, np.uint64), missed_scalars=np.zeros(0))
+            none = replace(
+                order.body, missed_seeds=np.zeros(0, np.uint64), missed_scalars=np.zeros(0)
+            )
             order = order._replace(body=none)
         literal._clients.setdefault(0, literal._fresh.twin()).version = order.round - 1
         literal.process([order])

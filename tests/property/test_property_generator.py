@@ -12,7 +12,9 @@ from raydpzv.zo.directions import Direction
 
 SEEDS = st.integers(0, 2**64 - 1)
 # beyond 2^42 the block number no longer fits into 32 bits
-STARTS = st.one_of(st.integers(0, 5000), st.integers(2**42 - 3000, 2**42 + 3000), st.integers(0, 2**50))
+STARTS = st.one_of(
+    st.integers(0, 5000), st.integers(2**42 - 3000, 2**42 + 3000), st.integers(0, 2**50)
+)
 quick = settings(max_examples=60, deadline=None, derandomize=True)
 
 
@@ -42,7 +44,9 @@ def test_a_slice_is_the_slice_of_the_whole(seed: int, start: int, count: int) ->
 
 
 @quick
-@given(seed=SEEDS, cuts=st.lists(st.integers(0, 5000), max_size=8), amount=st.floats(-10, 10, width=32))
+@given(
+    seed=SEEDS, cuts=st.lists(st.integers(0, 5000), max_size=8), amount=st.floats(-10, 10, width=32)
+)
 def test_adding_in_chunks_is_adding_at_once(seed: int, cuts: list[int], amount: float) -> None:
     direction = Direction(seed, 5000, "sphere")
     start_immediately, in_chunks = torch.linspace(-1, 1, 5000), torch.linspace(-1, 1, 5000)
@@ -76,4 +80,6 @@ def test_a_scaled_vector_takes_one_product_and_one_sum(seed: int, amount: float)
 @given(seed=SEEDS, size=st.integers(0, 5000))
 def test_the_squared_norm_is_the_sum_of_the_squares(seed: int, size: int) -> None:
     z = philox.normals(seed, 0, size).astype(np.float64)
-    assert np.isclose(numba_kernel.squared_norm(np.uint64(seed), size), np.sum(z * z), rtol=1e-13, atol=0)
+    assert np.isclose(
+        numba_kernel.squared_norm(np.uint64(seed), size), np.sum(z * z), rtol=1e-13, atol=0
+    )

@@ -31,7 +31,9 @@ quick = settings(max_examples=300, deadline=None, derandomize=True)
 
 @quick
 @given(seed=st.integers(), other=st.integers(), a=PATHS, b=PATHS)
-def test_different_addresses_have_different_streams(seed: int, other: int, a: tuple, b: tuple) -> None:
+def test_different_addresses_have_different_streams(
+    seed: int, other: int, a: tuple, b: tuple
+) -> None:
     one, two = Key(seed, a), Key(other, b)
     assert (one.digest() == two.digest()) == (one == two)
     assert (one.seed64() == two.seed64()) == (one == two)
@@ -52,7 +54,9 @@ def test_where_a_path_is_cut_matters(path: tuple, data: st.DataObject) -> None:
 
 
 def step_of(seed: int, key: Key) -> tuple[int, int]:
-    """The inverse of `step_seed`, on words of 54 bits: that it exists is the proof of no collisions."""
+    """The inverse of `step_seed`, on words of 54 bits: that it exists is the proof of no
+    collisions.
+    """
     words = (key / "step").digest(16)
     before, after = (int.from_bytes(words[i : i + 8], "little") >> 10 for i in (0, 8))
     ones = (1 << 54) - 1
@@ -91,7 +95,9 @@ def unxorshift(x: int, shift: int) -> int:
 
 
 def triple_of(seed: int, key: Key) -> tuple[int, int, int]:
-    """The inverse of `direction_seed`, step by step backwards: that it exists is the proof of no collisions."""
+    """The inverse of `direction_seed`, step by step backwards: that it exists is the proof of no
+    collisions.
+    """
     words = (key / "direction").digest(16)
     before, after = int.from_bytes(words[:8], "little"), int.from_bytes(words[8:], "little")
     x = unxorshift(seed ^ after, 31)

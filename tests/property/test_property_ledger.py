@@ -1,4 +1,6 @@
-"""The ledger against a plain list of updates, under appends, reopening, trims, truncations and torn writes."""
+"""The ledger against a plain list of updates, under appends, reopening, trims, truncations and torn
+writes.
+"""
 
 import shutil
 import tempfile
@@ -74,7 +76,13 @@ class Against(RuleBasedStateMachine):
         scalar = np.array([entries[place][1] for place in order], np.float32)
         step, perturbation = zip(*order, strict=True)
         got = self.ledger.append(
-            party=party, read=read, lr=lr, step=step, perturbation=perturbation, seed=seed, scalar=scalar
+            party=party,
+            read=read,
+            lr=lr,
+            step=step,
+            perturbation=perturbation,
+            seed=seed,
+            scalar=scalar,
         )
         assert got == round
         self.updates.append(

@@ -1,4 +1,6 @@
-"""Replay in one pass, one seed after the other, and the numpy definition: the same bits, whatever is asked for."""
+"""Replay in one pass, one seed after the other, and the numpy definition: the same bits, whatever
+is asked for.
+"""
 
 from itertools import pairwise
 
@@ -12,7 +14,8 @@ from raydpzv.zo.apply_seeds import Base, replay
 
 SEEDS = st.integers(0, 2**64 - 1)
 LAWS: st.SearchStrategy[Base] = st.sampled_from(["gaussian", "rademacher"])
-# around the ends of both tiles, and where block numbers outgrow 32 bits (2^42 for normals, 2^47 for signs)
+# around the ends of both tiles, and where block numbers outgrow 32 bits (2^42 for normals, 2^47 for
+# signs)
 STARTS = st.one_of(
     st.integers(0, 70_000),
     *(st.integers(edge - 3000, edge + 3000) for edge in (1 << 15, 1 << 42, 1 << 47)),
@@ -67,12 +70,18 @@ def test_slices_and_groups_of_seeds_move_no_bits(
     law: Base, pairs: list[tuple[int, float]], start: int, cuts: list[int], threads: int
 ) -> None:
     whole, pieces = torch.from_numpy(start_vector(70_000)), torch.from_numpy(start_vector(70_000))
-    replay(whole, [s for s, _ in pairs], [c for _, c in pairs], start=start, law=law, threads=threads)
+    replay(
+        whole, [s for s, _ in pairs], [c for _, c in pairs], start=start, law=law, threads=threads
+    )
     half = len(pairs) // 2
     for first, last in pairwise([0, *sorted(cuts), 70_000]):
         for group in (pairs[:half], pairs[half:]):
             replay(
-                pieces[first:last], [s for s, _ in group], [c for _, c in group], start=start + first, law=law
+                pieces[first:last],
+                [s for s, _ in group],
+                [c for _, c in group],
+                start=start + first,
+                law=law,
             )
     assert torch.equal(whole, pieces)
 

@@ -1,4 +1,6 @@
-"""Coupling: one record's slope is replaced by anything; the mean before the noise moves by at most its claim."""
+"""Coupling: one record's slope is replaced by anything; the mean before the noise moves by at most
+its claim.
+"""
 
 import math
 
@@ -38,7 +40,12 @@ class Unnoised:
 def query(slopes: list[float], threshold: float, divisor: int) -> tuple[float, Receipt]:
     noise = Unnoised()
     _, receipt = release_mean(
-        torch.tensor(slopes), threshold=threshold, divisor=divisor, sigma=0.0, noise=noise, address=(0, 0, 0)
+        torch.tensor(slopes),
+        threshold=threshold,
+        divisor=divisor,
+        sigma=0.0,
+        noise=noise,
+        address=(0, 0, 0),
     )
     return noise.mean, receipt
 
@@ -48,7 +55,9 @@ quick = settings(max_examples=300, deadline=None, derandomize=True)
 
 
 @quick
-@given(slopes=BATCHES, other=ANYTHING, data=st.data(), threshold=THRESHOLDS, divisor=st.integers(1, 12))
+@given(
+    slopes=BATCHES, other=ANYTHING, data=st.data(), threshold=THRESHOLDS, divisor=st.integers(1, 12)
+)
 def test_one_record_moves_the_mean_by_at_most_the_claimed_sensitivity(
     slopes: list[float], other: float, data: st.DataObject, threshold: float, divisor: int
 ) -> None:

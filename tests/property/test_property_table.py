@@ -23,7 +23,12 @@ def slow_bin(age: int) -> int:
 
 
 @settings(max_examples=80, deadline=None, derandomize=True)
-@given(history=HISTORY, asked=BATCHES, later=st.integers(1, 70_000), serving=st.integers(0, CLIENTS - 1))
+@given(
+    history=HISTORY,
+    asked=BATCHES,
+    later=st.integers(1, 70_000),
+    serving=st.integers(0, CLIENTS - 1),
+)
 def test_values_and_ages_are_those_of_a_dictionary(
     history: list[tuple[int, list[int], int]], asked: list[int], later: int, serving: int
 ) -> None:

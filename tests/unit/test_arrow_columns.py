@@ -55,9 +55,9 @@ def test_equal_tells_which_strings_are_the_word() -> None:
 
 def test_pandas_is_not_imported() -> None:
     code = (
-        "import sys, numpy as np; from raydpzv.arrow_columns import *\n"
-        "array(numbers(np.arange(3) > 1)); equal(strings(['a']), 'a'); print('pandas' in sys.modules)\n"
-        "import pyarrow; pyarrow.array([1]); print('pandas' in sys.modules)"
+        "import sys, numpy as np; from raydpzv.arrow_columns import *\narray(numbers(np.arange(3) "
+        "> 1)); equal(strings(['a']), 'a'); print('pandas' in sys.modules)\nimport pyarrow; "
+        "pyarrow.array([1]); print('pandas' in sys.modules)"
     )
     pytest.importorskip("pandas")
     assert python_said("-c", code).split() == ["False", "True"]  # the second is the control

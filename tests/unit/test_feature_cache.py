@@ -107,7 +107,11 @@ def test_progress_is_told_while_it_takes_long(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("raydpzv.feature_cache._SAID_EVERY", 0.0)
     told: list[tuple[int, int]] = []
     raydpzv.features(
-        Prefix(), X, batch=4, folder=tmp_path, progress=lambda done, all_, _: told.append((done, all_))
+        Prefix(),
+        X,
+        batch=4,
+        folder=tmp_path,
+        progress=lambda done, all_, _: told.append((done, all_)),
     )
     assert told == [(4, 10), (8, 10)]
     raydpzv.features(Prefix(), X, batch=5, folder=tmp_path)
@@ -132,7 +136,10 @@ class Failing(nn.Module):
 @pytest.mark.parametrize(
     ("way", "text"),
     [
-        ("raises", r"fails on records 0 to 9, \[64, 3\] of torch.float32 \(ValueError: no such layer\)"),
+        (
+            "raises",
+            r"fails on records 0 to 9, \[64, 3\] of torch.float32 \(ValueError: no such layer\)",
+        ),
         ("pooled", r"wanted a tensor \[64, ...\] of 64 records, got \(1, 3\)"),
         ("pair", "got tuple"),
         ("infinite", "record 0 has features that are not finite"),
@@ -168,13 +175,21 @@ class Mixing(nn.Module):
 @pytest.mark.parametrize(
     ("way", "text"),
     [
-        ("batch", r'depend on the other records of its batch, first in its layer "norm" \(BatchNorm1d\)'),
-        ("neighbour", r'depend on the other records of its batch, first in its layer "last" \(Linear\)'),
+        (
+            "batch",
+            r'depend on the other records of its batch, first in its layer "norm" \(BatchNorm1d\)',
+        ),
+        (
+            "neighbour",
+            r'depend on the other records of its batch, first in its layer "last" \(Linear\)',
+        ),
         ("random", "two calls on the same records differ"),
     ],
 )
 @pytest.mark.parametrize("batch", [3, 64])
-def test_features_that_depend_on_other_records_are_refused_by_their_layer(tmp_path, way, text, batch):
+def test_features_that_depend_on_other_records_are_refused_by_their_layer(
+    tmp_path, way, text, batch
+):
     with pytest.raises(InputError, match=text):
         raydpzv.features(Mixing(way), X, batch=batch, folder=tmp_path)
     assert files(tmp_path) == [".lock"]
@@ -205,18 +220,22 @@ def test_equal_records_do_not_hide_a_layer_that_mixes(tmp_path, batch, others):
     ids = np.array([*[[1, 2, 3]] * 6, *others])
     with pytest.raises(InputError, match="depend on the other records of its batch"):
         raydpzv.features(Pooled(), ids, batch=batch, folder=tmp_path)
-    assert raydpzv.features(nn.Embedding(9, 2), ids, batch=batch, folder=tmp_path).shape == (len(ids), 3, 2)
+    assert raydpzv.features(nn.Embedding(9, 2), ids, batch=batch, folder=tmp_path).shape == (
+        len(ids),
+        3,
+        2,
+    )
 
 
 @pytest.mark.parametrize(("wrong", "row"), [(9, 0), (-1, 0), (9, 5)])
 def test_an_id_beyond_the_embedding_is_named_with_its_layer(tmp_path, wrong, row):
     ids = np.arange(18).reshape(6, 3) % 9
     ids[row, 1] = wrong
-    complaint = (
-        rf"features: records have the token id {wrong}, wanted whole numbers in 0\.\.8 \(layer \"words\"\)"
-    )
+    complaint = rf"features: records have the token id {wrong}, wanted whole numbers in 0\.\.8 \(layer \"words\"\)"
     with pytest.raises(InputError, match=complaint):
-        raydpzv.features(nn.Sequential(OrderedDict(words=nn.Embedding(9, 2))), ids, batch=2, folder=tmp_path)
+        raydpzv.features(
+            nn.Sequential(OrderedDict(words=nn.Embedding(9, 2))), ids, batch=2, folder=tmp_path
+        )
 
 
 def test_an_interrupted_computation_leaves_no_file(tmp_path):

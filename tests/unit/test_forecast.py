@@ -38,7 +38,9 @@ FLOPS = 2 * (4 * WIDTH + WIDTH * 3)
 
 @pytest.fixture(autouse=True, scope="module")
 def _quick():
-    """Measure for a moment: seconds are only to be there. Take this process for the other one, of test_preflight.py."""
+    """Measure for a moment: seconds are only to be there. Take this process for the other one, of
+    test_preflight.py.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("raydpzv.forecast._SECONDS", 0.1)
         patch.setattr("raydpzv.forecast._rate", cache(_rate))
@@ -99,7 +101,9 @@ def test_copies_are_those_that_a_process_holds(seeded):
     shared = forecast(horizontal(perturbations=3, replicas="per_client"))
     assert seeded.copies >= 1
     assert shared.copies == pytest.approx(seeded.copies + 4, abs=1)
-    assert seeded.memory == pytest.approx(4 * (seeded.copies * NUMBERS + 4 * WIDTH + WIDTH), rel=1e-3)
+    assert seeded.memory == pytest.approx(
+        4 * (seeded.copies * NUMBERS + 4 * WIDTH + WIDTH), rel=1e-3
+    )
 
 
 def test_adapters_leave_the_rest_constant_and_save_memory():
@@ -110,9 +114,13 @@ def test_adapters_leave_the_rest_constant_and_save_memory():
 
 def test_every_partys_model_is_counted():
     bottoms = [lambda: Net(2, 2), lambda: Net(2, 2)]
-    found = forecast(raydpzv.vertical(bottoms, [X[:, :2], X[:, 2:]], Y, updates=8, batch=16, embedding=2))
+    found = forecast(
+        raydpzv.vertical(bottoms, [X[:, :2], X[:, 2:]], Y, updates=8, batch=16, embedding=2)
+    )
     assert (found.trained, found.models) == (2 * WIDTH + WIDTH + 2 * WIDTH + 2, 2)
-    assert found.flops == pytest.approx(2 * 16 * 2 * (2 * WIDTH + 2 * WIDTH))  # both ends of a direction
+    assert found.flops == pytest.approx(
+        2 * 16 * 2 * (2 * WIDTH + 2 * WIDTH)
+    )  # both ends of a direction
     assert found.copies >= 1
 
 
@@ -121,7 +129,8 @@ def test_threads_of_a_run_change_no_forecast(monkeypatch):
     monkeypatch.setattr("raydpzv.sim.executor._WORTH_A_THREAD", 0.0)
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     spec = raydpzv.load(
-        "digits_dpzv", ["privacy.mode=none", "model.engine=torch", "split.how=columns", "split.clients=8"]
+        "digits_dpzv",
+        ["privacy.mode=none", "model.engine=torch", "split.how=columns", "split.clients=8"],
     )
     found = forecast(spec)
     assert found.flops == pytest.approx(
@@ -169,7 +178,9 @@ def test_the_command_prints_the_forecast(tmp_path, monkeypatch):
     done = CliRunner().invoke(app, ["check", "digits_decomfl", "--forecast"])
     assert done.exit_code == 0, done.stderr
     assert done.stdout.startswith("forecast: the model has 2,410 trained and 0 constant numbers")
-    told = json.loads(CliRunner().invoke(app, ["check", "digits_decomfl", "--forecast", "--json"]).stdout)
+    told = json.loads(
+        CliRunner().invoke(app, ["check", "digits_decomfl", "--forecast", "--json"]).stdout
+    )
     assert told["trained"] == 2410
     assert not list(Path(tmp_path).iterdir())
 

@@ -12,7 +12,16 @@ import torch
 
 from raydpzv import foreign
 from raydpzv.errors import SpecError
-from raydpzv.foreign import call, handle, is_foreign, own_digests, own_files, resolve, source_digest, unpack
+from raydpzv.foreign import (
+    call,
+    handle,
+    is_foreign,
+    own_digests,
+    own_files,
+    resolve,
+    source_digest,
+    unpack,
+)
 from raydpzv.models.bottoms import mlp
 from raydpzv.registry import WHOLE_MODELS
 from tests.helpers.programs import Forked, python_said, said
@@ -249,7 +258,9 @@ def test_a_second_object_with_the_handle_of_another_is_refused(monkeypatch):
     first = _by_default(1)
     text = handle(first)
     assert handle(_by_default(1)) == text
-    with pytest.raises(SpecError, match=f"another object of this process has the handle {text}; rename"):
+    with pytest.raises(
+        SpecError, match=f"another object of this process has the handle {text}; rename"
+    ):
         handle(_by_default(2))
     assert resolve(text, "model.loss")(1) == (1, 1)
 
@@ -286,7 +297,9 @@ print(handle(Loss), handle(Loss()), handle(lambda y: y in {"one", "two", "three"
 
 def test_handles_do_not_depend_on_the_hash_seed(tmp_path):
     (tmp_path / "program.py").write_text(_SETS)
-    runs = [python_said("program.py", cwd=tmp_path, PYTHONHASHSEED=seed).split() for seed in ("1", "2")]
+    runs = [
+        python_said("program.py", cwd=tmp_path, PYTHONHASHSEED=seed).split() for seed in ("1", "2")
+    ]
     assert runs[0] == runs[1]
     assert len(set(runs[0])) == 3
 
@@ -315,7 +328,10 @@ def test_a_module_of_a_script_has_the_same_handle_in_every_process(tmp_path):
     ("word", "complaint"),
     [
         ("raydpzv.models.bottoms:mlq", r'has no mlq. Did you mean "mlp"\?'),
-        ("no_such_module:x", "cannot be imported .ModuleNotFoundError: No module named 'no_such_module'."),
+        (
+            "no_such_module:x",
+            "cannot be imported .ModuleNotFoundError: No module named 'no_such_module'.",
+        ),
         ("here:Elsewhere-00000000", "wanted the object Elsewhere, which another process has"),
     ],
 )
@@ -327,7 +343,9 @@ def test_a_name_that_leads_nowhere_is_refused(word, complaint):
 def test_a_module_that_raises_at_import_is_named(tmp_path, monkeypatch):
     (tmp_path / "broken_at_import.py").write_text("1 / 0\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(SpecError, match=r"cannot be imported \(ZeroDivisionError: division by zero\)"):
+    with pytest.raises(
+        SpecError, match=r"cannot be imported \(ZeroDivisionError: division by zero\)"
+    ):
         resolve("broken_at_import:x", "model.kind")
 
 
@@ -387,7 +405,9 @@ def test_an_object_that_changed_since_it_was_recorded_is_named():
     there = handle(changed_net)
     recorded = f"{there.rpartition('-')[0]}-00000000"
     word = there.partition(":")[2]
-    with pytest.raises(SpecError, match=rf"another than on record \(.*-00000000, here {word}\): its source"):
+    with pytest.raises(
+        SpecError, match=rf"another than on record \(.*-00000000, here {word}\): its source"
+    ):
         resolve(recorded, "model")
 
 
@@ -405,7 +425,9 @@ def test_code_that_fails_when_called_is_refused_in_one_line():
     def broken():
         sys.exit("not\nhere")
 
-    with pytest.raises(SpecError, match=r"model.options: .*broken fails when called .SystemExit: not here."):
+    with pytest.raises(
+        SpecError, match=r"model.options: .*broken fails when called .SystemExit: not here."
+    ):
         call(broken, {}, {}, "model.options")
 
 
@@ -453,7 +475,9 @@ PACKAGE = {
 
 @pytest.fixture
 def package(tmp_path, monkeypatch):
-    """A package of the user's; `deep` has no __init__, and `late` is imported inside a function and never loads."""
+    """A package of the user's; `deep` has no __init__, and `late` is imported inside a function and
+    never loads.
+    """
     monkeypatch.syspath_prepend(tmp_path)
     for name, text in PACKAGE.items():
         file = tmp_path / "own_pack" / f"{name}.py"
@@ -472,7 +496,11 @@ def test_files_of_a_module_are_those_that_it_imports_in_any_depth(package, loade
     deep = {f"own_pack.{name.replace('/', '.')}": package / f"{name}.py" for name in PACKAGE}
     assert {name: file.resolve() for name, file in found.items()} == {
         "own_pack": package / "__init__.py",
-        **{name: deep[name] for name in deep if name.rpartition(".")[2] not in ("__init__", "unused")},
+        **{
+            name: deep[name]
+            for name in deep
+            if name.rpartition(".")[2] not in ("__init__", "unused")
+        },
     }
 
 

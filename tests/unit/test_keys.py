@@ -20,7 +20,9 @@ def test_the_same_address_always_gives_the_same_stream() -> None:
     key = Key(5) / "batches" / 3
     first = key.generator()
     first.random(10)
-    assert np.array_equal(key.generator().random(10), (Key(5) / "batches" / 3).generator().random(10))
+    assert np.array_equal(
+        key.generator().random(10), (Key(5) / "batches" / 3).generator().random(10)
+    )
     assert pickle.loads(pickle.dumps(key)) == key
 
 
@@ -89,19 +91,25 @@ def test_uniform_draws_of_different_addresses_are_uncorrelated() -> None:
 
 
 def test_shifted_seeds_stay_different_and_depend_on_the_secret() -> None:
-    seeds = np.concatenate([np.arange(20_000, dtype=np.uint64), np.array([2**63, 2**64 - 1], np.uint64)])
+    seeds = np.concatenate(
+        [np.arange(20_000, dtype=np.uint64), np.array([2**63, 2**64 - 1], np.uint64)]
+    )
     moved = shifted(Key(1) / "secret", seeds)
     assert moved.dtype == np.uint64
     assert len(set(moved.tolist())) == len(seeds)
     assert not set(moved.tolist()) & set(seeds.tolist())
     assert np.array_equal(moved, shifted(Key(1) / "secret", seeds))
     assert not (moved == shifted(Key(1) / "secrets", seeds)).any()
-    assert np.array_equal(shifted(Key(1) / "secret", seeds[:6].reshape(2, 3)), moved[:6].reshape(2, 3))
+    assert np.array_equal(
+        shifted(Key(1) / "secret", seeds[:6].reshape(2, 3)), moved[:6].reshape(2, 3)
+    )
     assert shifted(Key(1), np.zeros((0, 0), np.uint64)).shape == (0, 0)
 
 
 def test_a_shift_is_a_bijection_that_can_be_undone() -> None:
-    """Inverse of splitmix64's finaliser, written out: whoever has the two words gets the seeds back."""
+    """Inverse of splitmix64's finaliser, written out: whoever has the two words gets the seeds
+    back.
+    """
     secret = Key(8) / "secret"
     words = secret.digest(16)
     before, after = (int.from_bytes(words[i : i + 8], "little") for i in (0, 8))
@@ -121,7 +129,9 @@ def test_a_shift_is_a_bijection_that_can_be_undone() -> None:
 
 
 def test_shifted_seeds_look_random() -> None:
-    """Every bit is set half the time, also for seeds that differ in a few bits only. Not so the seeds themselves."""
+    """Every bit is set half the time, also for seeds that differ in a few bits only. Not so the
+    seeds themselves.
+    """
 
     def worst(seeds: np.ndarray) -> float:
         share = (seeds[:, None] >> np.arange(64, dtype=np.uint64) & np.uint64(1)).mean(0)

@@ -32,7 +32,9 @@ def test_a_script_is_shown_as_text_wherever_it_is():
 
 
 def test_a_scenario_shows_the_settings_that_differ_and_its_title_as_text():
-    spec = raydpzv.load("digits_dpzv", ["method.lr=0.25"]).model_copy(update={"name": "", "title": SCRIPT})
+    spec = raydpzv.load("digits_dpzv", ["method.lr=0.25"]).model_copy(
+        update={"name": "", "title": SCRIPT}
+    )
     page = spec._repr_html_()
     assert set(Tags(page).found) == {"table", "caption", "tr", "td"}
     assert "<td>method.lr</td><td>0.25</td>" in page

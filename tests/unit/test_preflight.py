@@ -85,7 +85,9 @@ def test_every_party_and_its_constants_are_counted():
     frozen = nn.Linear(2, 2).requires_grad_(False)
     bottom = lambda: nn.Sequential(frozen, nn.Linear(2, 3))  # noqa: E731
     found = check(
-        raydpzv.vertical(bottom, [X[:, :2], X[:, 2:]], Y, updates=20, embedding=3, batch=8, head="linear")
+        raydpzv.vertical(
+            bottom, [X[:, :2], X[:, 2:]], Y, updates=20, embedding=3, batch=8, head="linear"
+        )
     )
     assert found.models == {"server": 6 * 3 + 3, "client 0": 9, "client 1": 9}
     assert found.constants["client 1"] == 6
@@ -115,9 +117,14 @@ def private(head, loss, server="dp_sgd"):
     """A proved run whose head learns by the clipped gradients of single records."""
     own = {"trust": ["model"]} if loss is None else {"trust": ["loss"]}
     clips = {"clip": 0.1} | ({"head_clip": 0.5} if server == "dp_sgd" else {})
-    proved = {"data": {"split": "plain"}, "privacy": {"mode": "proved", "epsilon": 1.0, **clips, **own}}
+    proved = {
+        "data": {"split": "plain"},
+        "privacy": {"mode": "proved", "epsilon": 1.0, **clips, **own},
+    }
     return raydpzv.vertical(
-        *("linear", [X[:, :2], X[:, 2:]], Y),
+        "linear",
+        [X[:, :2], X[:, 2:]],
+        Y,
         head=head,
         loss=loss,
         server=server,
@@ -133,12 +140,20 @@ def private(head, loss, server="dp_sgd"):
 @pytest.mark.parametrize(
     ("head", "loss", "place"),
     [
-        (Branching, None, r'model\.head: its layer "gate" \(Gate\), line \d+ of test_preflight\.py, cannot'),
+        (
+            Branching,
+            None,
+            r'model\.head: its layer "gate" \(Gate\), line \d+ of test_preflight\.py, cannot',
+        ),
         ("linear", branching_loss, r"model\.loss: your loss cannot"),
     ],
 )
-def test_a_branch_on_data_is_named_where_records_have_gradients_of_their_own(look, head, loss, place):
-    with pytest.raises(InputError, match=rf"{place} be mapped over records.*torch\.where in place of if"):
+def test_a_branch_on_data_is_named_where_records_have_gradients_of_their_own(
+    look, head, loss, place
+):
+    with pytest.raises(
+        InputError, match=rf"{place} be mapped over records.*torch\.where in place of if"
+    ):
         look(private(head, loss))
 
 
@@ -209,8 +224,11 @@ def test_a_fault_of_a_model_is_found(fault, complaint):
 def test_a_model_that_cannot_travel_is_found(tmp_path, monkeypatch):
     (tmp_path / "own_helpers.py").write_text("def width():\n    return 3\n")
     (tmp_path / "own_model_file.py").write_text(
-        "from torch import nn\nfrom own_helpers import width\ndef made():\n    return nn.Linear(4, width())\n"
+        "from torch import nn\nfrom own_helpers import width\ndef made():\n    return nn.Linear(4, "
+        "width())\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(InputError, match=r"started in another process .*cannot import .*own_helpers"):
+    with pytest.raises(
+        InputError, match=r"started in another process .*cannot import .*own_helpers"
+    ):
         check(scenario("own_model_file:made"))

@@ -13,7 +13,9 @@ from raydpzv.errors import DataError, InputError
 from raydpzv.files import write_npz
 from raydpzv.keys import Key
 
-safetensors = pytest.importorskip("safetensors", reason="the extra raydpzv[weights] is not installed")
+safetensors = pytest.importorskip(
+    "safetensors", reason="the extra raydpzv[weights] is not installed"
+)
 from safetensors.torch import load_file  # noqa: E402
 
 DRAW = (Key(0) / "rows to export").generator()
@@ -126,7 +128,10 @@ def test_a_partys_model_and_the_head_are_exported_by_name(parties, tmp_path):
     ("given", "complaint"),
     [
         ({"party": None}, "each party has a model; name one of bank, shop, or server"),
-        ({"party": "bnak"}, 'party: wanted bank, shop, or its number, got "bnak". Did you mean "bank"'),
+        (
+            {"party": "bnak"},
+            'party: wanted bank, shop, or its number, got "bnak". Did you mean "bank"',
+        ),
         ({"party": "shop", "format": "peft"}, "peft wants a run with adapters"),
         ({"party": "server", "at": 3}, "the ledger of .* cannot rebuild server"),
         ({"format": "onnx"}, "--format: wanted safetensors or peft, got 'onnx'"),

@@ -1,7 +1,8 @@
 """Aggregation of the silos' sums over users: in the open, masked, or by weights that nobody learns.
 
-The roles of masked sums and of private weights are in `raydpzv.secure`, imported where they are made: sums in the open
-need none of its libraries. A round is as many attempts as it takes until nobody fails in one.
+The roles of masked sums and of private weights are in `raydpzv.secure`, imported where they are
+made: sums in the open need none of its libraries. A round is as many attempts as it takes until
+nobody fails in one.
 """
 
 # S silos, U users, D numbers of a release, A silos that take part
@@ -68,13 +69,17 @@ class SumsOverUsers(Absences, ReleasedOnGrid):
     """Settings of methods whose silos send sums over users."""
 
     weights: Literal["uniform", "records"] = "records"
-    """Weight of a user in a silo: 1/S, or its share of the user's records, which anyone who weighs must know."""
+    """Weight of a user in a silo: 1/S, or its share of the user's records, which anyone who weighs
+    must know.
+    """
     count_cap: Count | None = None
     """Records of a user in a silo that count for its weight, at most; left out: all."""
     sampling: Annotated[float, Bounds(gt=0, le=1)] = 1.0
     """Probability q with which each user takes part in a round, by a coin that all silos share."""
     aggregation: Literal["plain", "masked", "private_weights"] = "plain"
-    """The server sees every silo's sum; their total alone; or that with weights by records that nobody learns."""
+    """The server sees every silo's sum; their total alone; or that with weights by records that
+    nobody learns.
+    """
     key_bits: Literal[2048, 3072] = 3072
     """Bits of the key under which private weights are encrypted."""
 
@@ -94,10 +99,12 @@ class SumsOverUsers(Absences, ReleasedOnGrid):
 
 @dataclass(frozen=True)
 class Aggregation:
-    """The server's side: the sum of a round's bodies, in units of the grid; what is agreed on before the first round,
-    if anything is; and the encrypted weights of a round's sample, where silos must not see who is in it.
+    """The server's side: the sum of a round's bodies, in units of the grid; what is agreed on
+    before the first round, if anything is; and the encrypted weights of a round's sample, where
+    silos must not see who is in it.
 
-    absences: whether silos may stay away, so that orders name who takes part; least: A, at the least.
+    absences: whether silos may stay away, so that orders name who takes part; least: A, at the
+    least.
     """
 
     total: Callable[[Sequence[Body]], npt.NDArray[np.int64] | npt.NDArray[np.float64]]
@@ -118,8 +125,12 @@ def in_the_open(*, absences: bool = False) -> Aggregation:
     return Aggregation(added, absences=absences)
 
 
-def aggregation_of(config: SumsOverUsers, noise: UserNoiseParts, silos: int, size: int) -> Aggregation:
-    """Return the server's side; size: D. Raises SpecError for settings under which sums do not fit."""
+def aggregation_of(
+    config: SumsOverUsers, noise: UserNoiseParts, silos: int, size: int
+) -> Aggregation:
+    """Return the server's side; size: D. Raises SpecError for settings under which sums do not
+    fit.
+    """
     if config.aggregation == "masked":
         from raydpzv.secure.masked import MaskedServer
         from raydpzv.secure.set_up import SetUp
@@ -142,7 +153,9 @@ def aggregation_of(config: SumsOverUsers, noise: UserNoiseParts, silos: int, siz
         return Aggregation(
             lambda bodies: private.total(all_of(PackedSum, bodies)),
             SetUp(private.phases),
-            (lambda round: private.sampled(users_drawn(noise, config.sampling, round))) if sampling else None,
+            (lambda round: private.sampled(users_drawn(noise, config.sampling, round)))
+            if sampling
+            else None,
             config.absences,
             config.least_silos,
         )
@@ -154,13 +167,21 @@ def weighting_of(config: SumsOverUsers, noise: UserNoiseParts, silos: int, size:
     from raydpzv.secure.weighting import Weighting
 
     found = Weighting(
-        *(silos, noise.users, config.count_cap or 1, config.key_bits, config.value_bits),
-        *(size, noise.release.multiplier, noise.key.digest()),
+        silos,
+        noise.users,
+        config.count_cap or 1,
+        config.key_bits,
+        config.value_bits,
+        size,
+        noise.release.multiplier,
+        noise.key.digest(),
     )
     if config.count_cap is None:
         raise SpecError(
-            'method.count_cap: wanted with method.aggregation = "private_weights", whose Λ = lcm(1..cap × '
-            f"{silos} silos) must fit a key of {config.key_bits} bits; the largest that fits is {found.largest_cap()}"
+            'method.count_cap: wanted with method.aggregation = "private_weights", whose Λ = '
+            "lcm(1..cap × "
+            f"{silos} silos) must fit a key of {config.key_bits} bits; the largest that fits is "
+            f"{found.largest_cap()}"
         )
     return found
 
@@ -169,7 +190,9 @@ def users_drawn(noise: UserNoiseParts, rate: float, round: int) -> npt.NDArray[n
     """Return which users take part in a round, bool [U], each by a coin of its own of this rate."""
     if rate == 1:
         return np.ones(noise.users, bool)
-    drawn: np.ndarray = (noise.coin("users of a round") / round).generator().random(noise.users) < rate
+    drawn: np.ndarray = (noise.coin("users of a round") / round).generator().random(
+        noise.users
+    ) < rate
     return drawn
 
 
@@ -177,12 +200,13 @@ def of_aggregation(config: SumsOverUsers, sections: HorizontalSections) -> Itera
     """Complain of settings that do not go with the aggregation."""
     if config.aggregation == "private_weights" and config.weights == "uniform":
         yield (
-            'method.weights: wanted "records" with method.aggregation = "private_weights", got "uniform" (weights of '
-            '1/S are known to all; "masked" hides the silos\' sums)'
+            'method.weights: wanted "records" with method.aggregation = "private_weights", got '
+            '"uniform" (weights of 1/S are known to all; "masked" hides the silos\' sums)'
         )
     if config.aggregation != "plain" and sections.split.clients < 2:
         yield (
-            f'split.clients: wanted at least 2 with method.aggregation = "{config.aggregation}", got '
+            f'split.clients: wanted at least 2 with method.aggregation = "{config.aggregation}", '
+            "got "
             f"{sections.split.clients} (the sum over one silo is that silo's own)"
         )
     yield from of_absences(config, sections.split.clients, config.aggregation)
@@ -193,16 +217,19 @@ def all_of(kind: type[B], bodies: Sequence[Body]) -> list[B]:
     for body in bodies:
         if not isinstance(body, kind):
             raise TypeError(
-                f"a server of users' sums cannot serve {type(body).__name__}, it wants {kind.__name__}"
+                f"a server of users' sums cannot serve {type(body).__name__}, it wants "
+                f"{kind.__name__}"
             )
     return [body for body in bodies if isinstance(body, kind)]
 
 
 class AgreeingRounds(RoundServer):
-    """Rounds before which silos and server agree on keys; once more when a silo has lost its own, and the round anew.
+    """Rounds before which silos and server agree on keys; once more when a silo has lost its own,
+    and the round anew.
 
-    Who takes part in an attempt at a round is fixed before it. If a silo fails in it, another follows without it, while
-    what it had to send may still come. A subclass sets `aggregation`, and passes a round's orders through `_hidden`.
+    Who takes part in an attempt at a round is fixed before it. If a silo fails in it, another
+    follows without it, while what it had to send may still come. A subclass sets `aggregation`, and
+    passes a round's orders through `_hidden`.
     """
 
     aggregation: Aggregation
@@ -216,14 +243,20 @@ class AgreeingRounds(RoundServer):
         if set_up is not None and not self._agreed:
             self._cohort = list(range(self._cohorts.clients))
             return self._asked(set_up.begin())
-        return self._tried(self._attempt or Attempt(round, 0, tuple(self._cohorts.draw(round).tolist())))
+        return self._tried(
+            self._attempt or Attempt(round, 0, tuple(self._cohorts.draw(round).tolist()))
+        )
 
     def _tried(self, attempt: Attempt, late: Sequence[int] = ()) -> list[Order]:
-        """The orders of an attempt; late: silos that failed in the one before it, and may still send what they had."""
+        """The orders of an attempt; late: silos that failed in the one before it, and may still
+        send what they had.
+        """
         self._attempt = attempt
         self._cohort = sorted({*attempt.silos, *late})
         orders = self._orders(attempt.round, list(attempt.silos))
-        return orders + [Order(silo, LateUpload(), attempt.round, start_immediately=True) for silo in late]
+        return orders + [
+            Order(silo, LateUpload(), attempt.round, start_immediately=True) for silo in late
+        ]
 
     def _hidden(self, orders: Sequence[Order], round: int) -> list[Order]:
         """The orders of a round as the aggregation wants them."""
@@ -236,8 +269,13 @@ class AgreeingRounds(RoundServer):
             assert self._attempt is not None
             bodies = {at: telling(body, self._attempt) for at, body in bodies.items()}
         told = [order._replace(body=bodies[id(order.body)]) for order in orders]
-        # a silo that has lost its keys, or drops out, answers with nothing, whatever size was promised
-        return told if aggregation.set_up is None else [order._replace(upload_bytes=None) for order in told]
+        # a silo that has lost its keys, or drops out, answers with nothing, whatever size was
+        # promised
+        return (
+            told
+            if aggregation.set_up is None
+            else [order._replace(upload_bytes=None) for order in told]
+        )
 
     def _complete(self, uploads: Sequence[Upload]) -> Sequence[Order]:
         bodies, set_up = [upload.body for upload in uploads], self.aggregation.set_up
@@ -264,8 +302,8 @@ class AgreeingRounds(RoundServer):
         set_up = self.aggregation.set_up
         if set_up is not None and set_up.begun - self._begun > _MOST:
             raise RunError(
-                f"round {self._round + 1} wants keys that last, but silos lost theirs in {_MOST} set-ups in a row: see "
-                "what ends their processes, or where else their work is done"
+                f"round {self._round + 1} wants keys that last, but silos lost theirs in {_MOST} "
+                "set-ups in a row: see what ends their processes, or where else their work is done"
             )
         return [
             Order(silo, body, self._round + 1, start_immediately=True)
@@ -274,7 +312,9 @@ class AgreeingRounds(RoundServer):
 
 
 class SecureSilos(Generic[R]):
-    """The silos' sides in one process, each made when it is first needed; size: D, always the same."""
+    """The silos' sides in one process, each made when it is first needed; size: D, always the
+    same.
+    """
 
     def __init__(self, config: SumsOverUsers, noise: UserNoiseParts, parts: UserParts) -> None:
         self._config, self._noise, self._parts = config, noise, parts
@@ -282,7 +322,9 @@ class SecureSilos(Generic[R]):
         self._unsent: dict[int, Upload] = {}
 
     def answer(self, order: Order, size: int) -> Upload | None:
-        """Return the answer to a message beside the rounds: of the set-up, or for a late upload; None for any other."""
+        """Return the answer to a message beside the rounds: of the set-up, or for a late upload;
+        None for any other.
+        """
         silo, body = order.client, order.body
         if isinstance(body, LateUpload):
             return self._unsent.pop(silo, None) or Upload(silo, order.round - 1, DroppedOut())
@@ -291,7 +333,9 @@ class SecureSilos(Generic[R]):
         return Upload(silo, order.round - 1, self.role(silo, size).receive(body))
 
     def sent(self, made: Upload) -> Upload:
-        """Return what comes of an upload: itself, or nothing where the silo fails; then it may come late."""
+        """Return what comes of an upload: itself, or nothing where the silo fails; then it may come
+        late.
+        """
         attempt, config, key = made.attempt, self._config, self._noise.key
         assert attempt is not None
         self._unsent.pop(made.client, None)
@@ -319,7 +363,9 @@ class MaskedSilos(SecureSilos["MaskedSilo"]):
     def upload(self, made: Upload, attempt: Attempt) -> Upload:
         """Return an upload whose sum is masked; made: with the noised sum in the open."""
         (body,) = all_of(UserSum, [made.body])
-        return made._replace(body=self.role(made.client, len(body.values)).upload(body.values, attempt))
+        return made._replace(
+            body=self.role(made.client, len(body.values)).upload(body.values, attempt)
+        )
 
     def _made(self, silo: int, size: int) -> MaskedSilo:
         from raydpzv.secure.masked import MaskedSilo
@@ -340,8 +386,8 @@ class PrivateSilos(SecureSilos["PrivateSilo"]):
     ) -> Upload:
         """Return a silo's weighted, noised sum.
 
-        integers: of all its users in blocks, int64 [m, D], each with how many of its vectors were not finite. Who takes
-        part the server alone knows.
+        integers: of all its users in blocks, int64 [m, D], each with how many of its vectors were
+        not finite. Who takes part the server alone knows.
         """
         nonfinite = 0
 
@@ -357,9 +403,13 @@ class PrivateSilos(SecureSilos["PrivateSilo"]):
             math.sqrt(size),
         )
         parties, noise = len(attempt.silos), self._noise
-        share, receipt = noise.share(size, parties, address, pairs=pairs, nonfinite=0, beyond=beyond)
+        share, receipt = noise.share(
+            size, parties, address, pairs=pairs, nonfinite=0, beyond=beyond
+        )
         dither = noise.random_bytes("dither", address)
-        body = self.role(silo, size).upload(blocks(), share, attempt, sampled=sampled, dither=dither)
+        body = self.role(silo, size).upload(
+            blocks(), share, attempt, sampled=sampled, dither=dither
+        )
         releases = (Release(0, math.nan, receipt._replace(nonfinite=nonfinite)),) if receipt else ()
         return Upload(silo, attempt.round - 1, body, releases=releases)
 
@@ -377,12 +427,16 @@ def sample_of(order: Order) -> SampledWeights | None:
     """Return the encrypted weights of the round's sample, if an order has them."""
     body = order.body
     return (
-        SampledWeights(body.weights, body.coins) if isinstance(body, SampledModel | SampledCatchUp) else None
+        SampledWeights(body.weights, body.coins)
+        if isinstance(body, SampledModel | SampledCatchUp)
+        else None
     )
 
 
 def _with_sample(body: Body, sent: SampledWeights) -> Body:
     if isinstance(body, CatchUp):
-        return SampledCatchUp(body.missed_seeds, body.missed_scalars, body.seeds, sent.weights, sent.coins)
+        return SampledCatchUp(
+            body.missed_seeds, body.missed_scalars, body.seeds, sent.weights, sent.coins
+        )
     assert isinstance(body, Weights)
     return SampledModel(body.values, sent.weights, sent.coins)

@@ -1,11 +1,13 @@
 """DeComFL: horizontal learning with seeds and scalars alone on the wire.
 
-Sources: DeComFL Algorithms 1 to 5, Appendix A (papers as printed use r for rounds from 0; here rounds count from 1).
+Sources: DeComFL Algorithms 1 to 5, Appendix A (papers as printed use r for rounds from 0; here
+rounds count from 1).
 
-Clients come in two forms that give the same bits. `SharedClients` is how simulations run: all clients of a process
-share one replica that replays every update once. `SeparateClients` does literally what the paper writes (Algorithms 2
-and 4), from the messages alone, at the cost of one model per client: the check on the other, and the only way to
-measure what the paper's snapshot-free revert (Eq. (10)) does to the bits.
+Clients come in two forms that give the same bits. `SharedClients` is how simulations run: all
+clients of a process share one replica that replays every update once. `SeparateClients` does
+literally what the paper writes (Algorithms 2 and 4), from the messages alone, at the cost of one
+model per client: the check on the other, and the only way to measure what the paper's snapshot-free
+revert (Eq. (10)) does to the bits.
 """
 
 # M clients, m of them in a cohort, K local steps, P perturbations, d parameters
@@ -22,7 +24,12 @@ from raydpzv.data.horizontal import Partition, batch_rows
 from raydpzv.engine.objective import Objective
 from raydpzv.errors import RunError
 from raydpzv.keys import SERVER_PARTY, Key, perturbation_seeds
-from raydpzv.methods.descriptor import ClientGroupParts, HorizontalMethod, HorizontalServerParts, UpdateRule
+from raydpzv.methods.descriptor import (
+    ClientGroupParts,
+    HorizontalMethod,
+    HorizontalServerParts,
+    UpdateRule,
+)
 from raydpzv.methods.horizontal.rounds import Directed, Sampled, cohorts, row_weights
 from raydpzv.methods.horizontal.seeded import (
     Estimate,
@@ -46,7 +53,15 @@ from raydpzv.methods.roles import Drift, Order, Upload
 from raydpzv.methods.schedule import schedule_of
 from raydpzv.settings.bounds import Bounds, Count, Momentum, Perturbations, Positive
 from raydpzv.wire.messages import Body, ClientModels
-from raydpzv.wire.seeds import AgentScalars, AgentSeeds, CatchUp, PulledModel, Scalars, SeededScalars, Tail
+from raydpzv.wire.seeds import (
+    AgentScalars,
+    AgentSeeds,
+    CatchUp,
+    PulledModel,
+    Scalars,
+    SeededScalars,
+    Tail,
+)
 from raydpzv.zo.directions import Direction
 from raydpzv.zo.spans import groups_of
 from raydpzv.zo.update import Descent, Optimizer, Rule, Step
@@ -66,7 +81,9 @@ class DecomflConfig(Directed, Sampled):
     name: Literal["decomfl"] = "decomfl"
     """The method."""
     asynchronous: bool = False
-    """No rounds: a client wakes by its clock, pulls what it missed, and its scalars become the next update."""
+    """No rounds: a client wakes by its clock, pulls what it missed, and its scalars become the next
+    update.
+    """
     lr: Positive = 1e-3
     """Step size η of the update (η/P) Σ g_p z_p."""
     lr_at: tuple[tuple[Count, Positive], ...] = ()
@@ -76,29 +93,45 @@ class DecomflConfig(Directed, Sampled):
     momentum: Momentum = 0.0
     """Momentum β of DeComFL Eq. (8); β1 of ZO-Adam."""
     dampening: bool = True
-    """Momentum as in Eq. (8), m <- βm + (1-β)g, or as the authors' program has it (torch's SGD), m <- βm + g."""
+    """Momentum as in Eq. (8), m <- βm + (1-β)g, or as the authors' program has it (torch's SGD), m
+    <- βm + g.
+    """
     optimizer: Optimizer = "sgd"
-    """What is done with the estimate: ZO-SGD with Eq. (8) and (9), ZO-SignSGD, ZO-Adam or ZO-SVRG (DeComFL A.1)."""
+    """What is done with the estimate: ZO-SGD with Eq. (8) and (9), ZO-SignSGD, ZO-Adam or ZO-SVRG
+    (DeComFL A.1).
+    """
     beta2: Momentum = 0.3
     """β2 of ZO-Adam's second moment."""
     v0: Positive = 1e-7
     """What ZO-Adam's second moment and its maximum begin with."""
     epoch: Annotated[int, Bounds(ge=2, le=10**6)] | None = None
-    """Rounds per epoch of ZO-SVRG: in the first of each all clients estimate the gradient on all their rows."""
+    """Rounds per epoch of ZO-SVRG: in the first of each all clients estimate the gradient on all
+    their rows.
+    """
     estimate: Estimate = "forward"
-    """(f(x+μz) - f(x)) / μ, (f(x+μz) - f(x-μz)) / 2μ, or the first-order projection <∇f, z> (Algorithm 5)."""
+    """(f(x+μz) - f(x)) / μ, (f(x+μz) - f(x-μz)) / 2μ, or the first-order projection <∇f, z>
+    (Algorithm 5).
+    """
     replicas: Literal["shared", "per_client"] = "shared"
-    """One model per process that all its clients share, or literally one per client: the same bits, more memory."""
+    """One model per process that all its clients share, or literally one per client: the same bits,
+    more memory.
+    """
     revert: Revert = "restore"
-    """After the local steps: restore the model exactly, or the paper's snapshot-free Eq. (10), whose drift is shown."""
+    """After the local steps: restore the model exactly, or the paper's snapshot-free Eq. (10),
+    whose drift is shown.
+    """
     last_round: Literal["server", "clients"] = "server"
-    """Who keeps in which round a client last took part: the server (Algorithm 1), or clients, who are asked (A.2)."""
+    """Who keeps in which round a client last took part: the server (Algorithm 1), or clients, who
+    are asked (A.2).
+    """
     server_model: bool = False
     """The server keeps a model, as pulling needs it."""
     pull_after: Count | None = None
     """A client that lags more updates than this takes the whole model, if that is fewer bytes."""
     private_seed_shift: bool = False
-    """Clients move every seed by a secret of theirs: the server cannot rebuild the model (A.3). No ε follows."""
+    """Clients move every seed by a secret of theirs: the server cannot rebuild the model (A.3). No
+    ε follows.
+    """
 
 
 class DecomflServer(SeededServer):
@@ -119,9 +152,9 @@ def _scalars(upload: Upload, round: int) -> np.ndarray:
 class SeparateClients(LedgerFollower):
     """Every client keeps its own model and knows nothing but the messages it got.
 
-    revert: "restore" the model after the local steps, or "add_back": stay where the local steps led and subtract the
-    difference to the others' mean at the next catch-up (Eq. (10): no snapshot is needed, but floating-point sums do
-    not return to where they came from).
+    revert: "restore" the model after the local steps, or "add_back": stay where the local steps led
+    and subtract the difference to the others' mean at the next catch-up (Eq. (10): no snapshot is
+    needed, but floating-point sums do not return to where they came from).
     """
 
     def __init__(
@@ -145,7 +178,9 @@ class SeparateClients(LedgerFollower):
         return [self._process(order) for order in orders]
 
     def models(self) -> ClientModels:
-        """Return what a checkpoint keeps of clients that add back: each client's model, and its own last scalars."""
+        """Return what a checkpoint keeps of clients that add back: each client's model, and its own
+        last scalars.
+        """
         clients = sorted(self._clients)
         states = [self._clients[client].state() for client in clients]
         return ClientModels(
@@ -153,7 +188,9 @@ class SeparateClients(LedgerFollower):
             np.array([self._clients[client].version for client in clients], np.int64),
             np.stack(states) if states else np.zeros((0, *self._fresh.state().shape), np.float32),
             np.array([self._own[client].size for client in clients], np.int64),
-            np.concatenate([np.zeros(0, np.float32), *(self._own[client].ravel() for client in clients)]),
+            np.concatenate(
+                [np.zeros(0, np.float32), *(self._own[client].ravel() for client in clients)]
+            ),
         )
 
     def restore_models(self, kept: ClientModels) -> None:
@@ -184,7 +221,9 @@ class SeparateClients(LedgerFollower):
             replica.adopt(body.state, order.round - 1)
             self._own.pop(order.client, None)
         elif isinstance(body, CatchUp | Tail | AgentSeeds):
-            self._catch_up(order.client, replica, body.missed_seeds, body.missed_scalars, order.round - 1)
+            self._catch_up(
+                order.client, replica, body.missed_seeds, body.missed_scalars, order.round - 1
+            )
         (upload,) = self._local.work([order], replica)
         if self._revert == "add_back":
             values = np.atleast_2d(upload.body.values)  # type: ignore[attr-defined]
@@ -196,13 +235,17 @@ class SeparateClients(LedgerFollower):
         return upload
 
     def _first_replica(self, order: Order) -> Replica:
-        """Return a client's model as its message expects it; one that took part elsewhere left it on the ledger."""
+        """Return a client's model as its message expects it; one that took part elsewhere left it
+        on the ledger.
+        """
         replica, sync = self._fresh.twin(), order.sync
         if sync and (behind := sync.read - sync.missed):
             if self._revert == "add_back":
                 raise RunError(
-                    f'client {order.client}\'s own model was lost with its process, and with revert = "add_back" '
-                    "nobody else can know it: continue from the run's last checkpoint with raydpzv resume"
+                    f"client {order.client}'s own model was lost with its process, and with "
+                    'revert = "add_back" '
+                    "nobody else can know it: continue from the run's last checkpoint with raydpzv "
+                    "resume"
                 )
             replica.go_to(behind, self._history)
         return replica
@@ -210,7 +253,9 @@ class SeparateClients(LedgerFollower):
     def _catch_up(
         self, client: int, replica: Replica, seeds: np.ndarray, scalars: np.ndarray, version: int
     ) -> None:
-        """Replay seeds and scalars that come without any structure: the schedule says what belongs to which round."""
+        """Replay seeds and scalars that come without any structure: the schedule says what belongs
+        to which round.
+        """
         own, place, steps = self._own.pop(client, None), 0, iter(seeds)
         for round in range(replica.version + 1, version + 1):
             lr, taken = self._settings.lr.at(round), []
@@ -222,7 +267,9 @@ class SeparateClients(LedgerFollower):
                 taken.append(Step(perturbation_seeds(next(steps), np.arange(width)), values, lr))
                 place += width
             if self._settings.rule.anchors(round):
-                seeds_n, values_n = (np.concatenate([getattr(s, name) for s in taken]) for name in _PAIR)
+                seeds_n, values_n = (
+                    np.concatenate([getattr(s, name) for s in taken]) for name in _PAIR
+                )
                 taken = [Step(seeds_n, values_n, lr, anchor=True)]
             replica.apply_steps(taken)
             own = None
@@ -230,14 +277,22 @@ class SeparateClients(LedgerFollower):
 
 
 class LocalSteps(LocalWork):
-    """K local steps of P estimates each, from a model that is left as it was (Algorithm 2, ClientZOLocalUpdate)."""
+    """K local steps of P estimates each, from a model that is left as it was (Algorithm 2,
+    ClientZOLocalUpdate).
+    """
 
-    def __init__(self, objectives: Sequence[Objective], parts: Partition, settings: SeededSettings) -> None:
+    def __init__(
+        self, objectives: Sequence[Objective], parts: Partition, settings: SeededSettings
+    ) -> None:
         super().__init__(objectives)
         self._parts, self._settings = parts, settings
 
-    def _share(self, objective: Objective, orders: Sequence[Order], replica: Replica) -> list[Upload]:
-        """The clients of one thread: those with the same seeds and one local step share every perturbed model."""
+    def _share(
+        self, objective: Objective, orders: Sequence[Order], replica: Replica
+    ) -> list[Upload]:
+        """The clients of one thread: those with the same seeds and one local step share every
+        perturbed model.
+        """
         settings = self._settings
         if settings.local_steps > 1 or not self._share_directions(orders[0]):
             return [self._alone(objective, order, replica) for order in orders]
@@ -253,7 +308,9 @@ class LocalSteps(LocalWork):
         seeds_KP, local = replica.seeds(self._tried(order)), replica.descent
         first, values_KP = float("nan"), np.zeros(seeds_KP.shape, np.float32)
         for k, used in enumerate(seeds_KP):
-            (loss,), (values,) = self._estimates(objective, local, used, [self._rows(order, k)], round)
+            (loss,), (values,) = self._estimates(
+                objective, local, used, [self._rows(order, k)], round
+            )
             first = loss if k == 0 else first
             values_KP[k] = values
             if k + 1 < len(seeds_KP) and not settings.rule.anchors(round):
@@ -281,15 +338,26 @@ class LocalSteps(LocalWork):
 
     def _rows(self, order: Order, step: int) -> np.ndarray:
         return batch_rows(
-            self._parts, self._settings.key, order.client, order.round, step, self._settings.rows(order.round)
+            self._parts,
+            self._settings.key,
+            order.client,
+            order.round,
+            step,
+            self._settings.rows(order.round),
         )
 
     def _estimates(
-        self, objective: Objective, at: Descent, seeds: np.ndarray, rows: Sequence[np.ndarray], round: int
+        self,
+        objective: Objective,
+        at: Descent,
+        seeds: np.ndarray,
+        rows: Sequence[np.ndarray],
+        round: int,
     ) -> tuple[list[float], np.ndarray]:
         """Return each client's loss and directional derivatives, float32 [clients, P].
 
-        Of ZO-SVRG the derivatives less those at w̃, along the same directions on the same rows; w̃'s own at w̃.
+        Of ZO-SVRG the derivatives less those at w̃, along the same directions on the same rows;
+        w̃'s own at w̃.
         """
         rule = self._settings.rule
         directions = [at.direction(int(seed)) for seed in seeds]
@@ -299,7 +367,11 @@ class LocalSteps(LocalWork):
         return losses, values.astype(np.float32)
 
     def _derivatives(
-        self, objective: Objective, x: Vector, directions: Sequence[Direction], rows: Sequence[np.ndarray]
+        self,
+        objective: Objective,
+        x: Vector,
+        directions: Sequence[Direction],
+        rows: Sequence[np.ndarray],
     ) -> tuple[list[float], np.ndarray]:
         """Return each client's loss at x and its directional derivatives, [clients, P]."""
         settings = self._settings
@@ -342,10 +414,14 @@ def _rule(config: DecomflConfig) -> UpdateRule:
     return UpdateRule(rule, secret_seeds=config.private_seed_shift, step_seeds=True)
 
 
-def _server(parts: HorizontalServerParts, config: DecomflConfig) -> DecomflServer | SeededPullServer:
+def _server(
+    parts: HorizontalServerParts, config: DecomflConfig
+) -> DecomflServer | SeededPullServer:
     assert parts.ledger is not None
     updates = Updates(
-        *(parts.ledger, decomfl_settings(config, parts.key), len(parts.rows)),
+        parts.ledger,
+        decomfl_settings(config, parts.key),
+        len(parts.rows),
         model=parts.replica() if config.server_model else None,
         pull_after=config.pull_after,
         asks=config.last_round == "clients",
@@ -364,7 +440,9 @@ def _clients(parts: ClientGroupParts, config: DecomflConfig) -> SharedClients | 
     if _own_models(config):
         given = (parts.objectives, parts.replica, parts.updates, parts.parts, settings)
         return SeparateClients(*given, config.revert)
-    return SharedClients(parts.replica, parts.updates, LocalSteps(parts.objectives, parts.parts, settings))
+    return SharedClients(
+        parts.replica, parts.updates, LocalSteps(parts.objectives, parts.parts, settings)
+    )
 
 
 def _own_models(config: DecomflConfig) -> bool:
@@ -402,7 +480,8 @@ def _contradictions(config: DecomflConfig, sections: HorizontalSections) -> Iter
             yield 'method.replicas: wanted "per_client" with revert = "add_back" (every client drifts by itself)'
         if config.momentum or config.optimizer != "sgd":
             yield (
-                'method.momentum, method.optimizer: wanted 0 and "sgd" with revert = "add_back" (Eq. (10) is for plain '
+                'method.momentum, method.optimizer: wanted 0 and "sgd" with revert = "add_back" '
+                "(Eq. (10) is for plain "
                 "SGD)"
             )
     yield from _of_optimizer(config)
@@ -423,7 +502,8 @@ def _of_optimizer(config: DecomflConfig) -> Iterator[str]:
         yield f'method.epoch: has no meaning with optimizer = "{name}", only "svrg" has epochs; leave it out'
     if name == "svrg" and config.asynchronous:
         yield (
-            'method.optimizer: wanted another than "svrg" with method.asynchronous = true (its full estimates are '
+            'method.optimizer: wanted another than "svrg" with method.asynchronous = true (its '
+            "full estimates are "
             "rounds of all clients)"
         )
 

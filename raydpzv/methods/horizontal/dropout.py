@@ -1,7 +1,9 @@
-"""Silos that stay away from a round: announced beforehand, or failing once masks and noise shares are fixed.
+"""Silos that stay away from a round: announced beforehand, or failing once masks and noise shares
+are fixed.
 
-Both are drawn from the run's key and depend on no record: everybody may know them. A silo that stays away adds nothing,
-users' weights stay what they are, and the noise is shared by those that take part.
+Both are drawn from the run's key and depend on no record: everybody may know them. A silo that
+stays away adds nothing, users' weights stay what they are, and the noise is shared by those that
+take part.
 """
 
 # S silos, A of them take part
@@ -48,11 +50,17 @@ class Absences(MethodConfig):
     availability: Share = 1.0
     """Probability with which a silo takes part in a round; those that do not say so before it."""
     least_silos: Count = 2
-    """Silos that take part in a round at the least, whatever is drawn: one silo's ε depends on it."""
+    """Silos that take part in a round at the least, whatever is drawn: one silo's ε depends on
+    it.
+    """
     dropout: Annotated[float, Bounds(ge=0, le=0.5)] = 0.0
-    """Probability with which a silo fails once masks and noise shares are fixed; the others try the round again."""
+    """Probability with which a silo fails once masks and noise shares are fixed; the others try the
+    round again.
+    """
     late_uploads: Annotated[float, Bounds(ge=0, le=1)] = 0.0
-    """Probability with which what a failed silo had to send comes after all: its sum is one more release."""
+    """Probability with which what a failed silo had to send comes after all: its sum is one more
+    release.
+    """
 
     @property
     def absences(self) -> bool:
@@ -89,7 +97,9 @@ class AvailableSilos(Cohorts):
 
 
 def _draws(silo: int, attempt: Attempt, key: Key) -> np.ndarray:
-    draws: np.ndarray = (key / "dropouts" / silo / attempt.round / attempt.number).generator().random(2)
+    draws: np.ndarray = (
+        (key / "dropouts" / silo / attempt.round / attempt.number).generator().random(2)
+    )
     return draws
 
 
@@ -100,9 +110,13 @@ def telling(body: Body, attempt: Attempt) -> Body:
 
 
 def attempt_of(order: Order, silos: int) -> Attempt:
-    """Return the attempt that an order belongs to; where it says nothing, all silos take part in the only one."""
+    """Return the attempt that an order belongs to; where it says nothing, all silos take part in
+    the only one.
+    """
     told = order.body
-    if isinstance(told, AttemptModel | AttemptCatchUp | SampledAttemptModel | SampledAttemptCatchUp):
+    if isinstance(
+        told, AttemptModel | AttemptCatchUp | SampledAttemptModel | SampledAttemptCatchUp
+    ):
         return Attempt(order.round, int(told.number[0]), tuple(told.silos.tolist()))
     return Attempt(order.round, 0, tuple(range(silos)))
 
@@ -113,8 +127,9 @@ def of_absences(config: Absences, silos: int, aggregation: str) -> Iterator[str]
         yield f"method.least_silos: wanted at most {silos}, the silos that there are, got {config.least_silos}"
     if aggregation == "plain" and config.dropout > 0:
         yield (
-            f'method.dropout: wanted 0 with method.aggregation = "plain", got {config.dropout:g} (sums in the open '
-            'have been seen when a silo fails; "masked" ones reveal nothing until all are there)'
+            f'method.dropout: wanted 0 with method.aggregation = "plain", got {config.dropout:g} '
+            '(sums in the open have been seen when a silo fails; "masked" ones reveal nothing '
+            "until all are there)"
         )
     if aggregation != "plain" and config.absences and config.least_silos < 2:
         yield (

@@ -1,9 +1,9 @@
 """FedAvg: clients take local SGD steps from the server's weights, the server averages what changed.
 
-Source: McMahan et al. 2017, Algorithm 1, in the form of averaged updates with a step size of the server's own (with
-step size 1 the average of the models). With the codecs of
-`compression` it is FedCom (Haddadpour et al. 2021) or FedAvg+Top-k. Every message has the size of the model: the
-baselines of DeComFL's Table 1.
+Source: McMahan et al. 2017, Algorithm 1, in the form of averaged updates with a step size of the
+server's own (with step size 1 the average of the models). With the codecs of
+`compression` it is FedCom (Haddadpour et al. 2021) or FedAvg+Top-k. Every message has the size of
+the model: the baselines of DeComFL's Table 1.
 """
 
 # d parameters, M clients, m of them in a cohort, K local steps
@@ -37,13 +37,17 @@ class WeightsConfig(Sampled):
     momentum: Momentum = 0.0
     """Momentum of the clients' local steps; starts anew each round."""
     dampening: bool = False
-    """Momentum as torch's SGD has it, v <- βv + g, or as DeComFL's Eq. (8) has it, v <- βv + (1-β)g."""
+    """Momentum as torch's SGD has it, v <- βv + g, or as DeComFL's Eq. (8) has it, v <- βv +
+    (1-β)g.
+    """
     server_lr: Positive = 1.0
     """Step size of the server on the averaged update."""
 
     @property
     def undamped_lr(self) -> float:
-        """The step size of v <- βv + g, x <- x - ηv that makes the same steps: η(1-β) where momentum is damped."""
+        """The step size of v <- βv + g, x <- x - ηv that makes the same steps: η(1-β) where
+        momentum is damped.
+        """
         return self.lr * (1 - self.momentum) if self.dampening else self.lr
 
 
@@ -76,8 +80,8 @@ class TopkConfig(WeightsConfig):
 class FedAvgServer(ModelServer):
     """Sends x to the cohort and makes x <- x + η_s · mean of the updates, whatever made them.
 
-    initial: x_0, float32 [d]; codec: the clients'; lr: η_s; weights: one per client for a weighted mean, such as
-    its number of rows. Raises Diverged for what is not finite.
+    initial: x_0, float32 [d]; codec: the clients'; lr: η_s; weights: one per client for a weighted
+    mean, such as its number of rows. Raises Diverged for what is not finite.
     """
 
     def __init__(
@@ -102,14 +106,16 @@ class FedAvgServer(ModelServer):
         update = self._codec.decode(upload.body, self._x.size)
         if not np.isfinite(update).all():
             raise Diverged(
-                f"an update must be finite, but client {upload.client}'s of round {round} is not: choose a smaller "
-                "step size"
+                f"an update must be finite, but client {upload.client}'s of round {round} is not: "
+                "choose a smaller step size"
             )
         return update
 
 
 class LocalTrainers(TrainingClientGroup[WeightsConfig]):
-    """Clients that take K steps x <- x - ηv with v <- βv + g by backpropagation, each on a batch of its own."""
+    """Clients that take K steps x <- x - ηv with v <- βv + g by backpropagation, each on a batch of
+    its own.
+    """
 
     def _train(self, objective: Objective, x: Vector, client: int, round: int) -> float:
         config, losses = self._settings, []
@@ -122,9 +128,13 @@ class LocalTrainers(TrainingClientGroup[WeightsConfig]):
 
 
 def weights_server(parts: HorizontalServerParts, config: Any, codec: Codec) -> FedAvgServer:
-    """Return a server that averages what clients send with this codec; config: of a method that samples clients."""
+    """Return a server that averages what clients send with this codec; config: of a method that
+    samples clients.
+    """
     return FedAvgServer(
-        *(cohorts(parts, config.cohort), parts.initial(), codec),
+        cohorts(parts, config.cohort),
+        parts.initial(),
+        codec,
         lr=config.server_lr,
         weights=row_weights(parts, config),
     )
@@ -137,7 +147,9 @@ def _method(config: type[Any], codec: Callable[[Any, Key], Codec]) -> Horizontal
         return weights_server(parts, given, codec(given, parts.key))
 
     def clients(parts: ClientGroupParts, given: WeightsConfig) -> LocalTrainers:
-        return LocalTrainers(parts.objectives, parts.parts, codec(given, parts.key), given, parts.key)
+        return LocalTrainers(
+            parts.objectives, parts.parts, codec(given, parts.key), given, parts.key
+        )
 
     return HorizontalMethod(
         config=config, server=server, clients=clients, cohort=lambda given, clients: given.cohort

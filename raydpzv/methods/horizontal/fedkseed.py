@@ -1,9 +1,11 @@
-"""FedKSeed: zeroth-order local steps along a pool of seeds, so that catching up takes one scalar for each seed.
+"""FedKSeed: zeroth-order local steps along a pool of seeds, so that catching up takes one scalar
+for each seed.
 
-Source: Qin et al. 2024 ("FedKSeed", arXiv 2312.06353), Algorithm 1. A client makes the model from x_0 and the pool's
-sums A_j, takes local steps along seeds that it draws from the pool, and sends places and scalars. The server adds them,
-each times η and the client's weight, to A. An update of the ledger has all scalars of a round, and the model at any
-version is x_0 - Σ_j A_j u_j: by the ledger or by the sums, its bits are the same (`methods.replica.PooledReplica`).
+Source: Qin et al. 2024 ("FedKSeed", arXiv 2312.06353), Algorithm 1. A client makes the model from
+x_0 and the pool's sums A_j, takes local steps along seeds that it draws from the pool, and sends
+places and scalars. The server adds them, each times η and the client's weight, to A. An update of
+the ledger has all scalars of a round, and the model at any version is x_0 - Σ_j A_j u_j: by the
+ledger or by the sums, its bits are the same (`methods.replica.PooledReplica`).
 """
 
 # M clients, m of them in a cohort, n seeds in the pool, K local steps, P perturbations
@@ -18,10 +20,21 @@ import numpy as np
 
 from raydpzv.keys import Key, pool_seeds
 from raydpzv.ledger.entries import SHARED
-from raydpzv.methods.descriptor import ClientGroupParts, HorizontalMethod, HorizontalServerParts, UpdateRule
+from raydpzv.methods.descriptor import (
+    ClientGroupParts,
+    HorizontalMethod,
+    HorizontalServerParts,
+    UpdateRule,
+)
 from raydpzv.methods.horizontal.decomfl import LocalSteps
 from raydpzv.methods.horizontal.rounds import Cohorts, Directed, Sampled, cohorts, row_weights
-from raydpzv.methods.horizontal.seeded import SeededServer, SeededSettings, Updates, check_finite, settings_of
+from raydpzv.methods.horizontal.seeded import (
+    SeededServer,
+    SeededSettings,
+    Updates,
+    check_finite,
+    settings_of,
+)
 from raydpzv.methods.horizontal.seeded_clients import SharedClients
 from raydpzv.methods.replica import SeedSums
 from raydpzv.methods.roles import Order, Sync, Upload
@@ -35,7 +48,9 @@ _SCALAR_BYTES = 6
 
 @dataclass(frozen=True)
 class FedkseedConfig(Directed, Sampled):
-    """FedKSeed: a pool of seeds, so that a client catches up with one scalar for each (Qin et al. 2024)."""
+    """FedKSeed: a pool of seeds, so that a client catches up with one scalar for each (Qin et al.
+    2024).
+    """
 
     name: Literal["fedkseed"] = "fedkseed"
     """The method."""
@@ -50,7 +65,9 @@ class FedkseedConfig(Directed, Sampled):
 
 
 class PoolSteps(LocalSteps):
-    """Local steps by central differences along seeds that each client draws from the pool, uniformly."""
+    """Local steps by central differences along seeds that each client draws from the pool,
+    uniformly.
+    """
 
     def __init__(self, parts: ClientGroupParts, config: FedkseedConfig) -> None:
         super().__init__(parts.objectives, parts.parts, fedkseed_settings(config, parts.key))
@@ -73,10 +90,16 @@ class PoolSteps(LocalSteps):
 
 
 class FedkseedServer(SeededServer):
-    """Keeps one sum for each seed of the pool, which is all that a client needs, however long it was away."""
+    """Keeps one sum for each seed of the pool, which is all that a client needs, however long it
+    was away.
+    """
 
     def __init__(
-        self, cohorts: Cohorts, updates: Updates, pool: np.ndarray, weights: np.ndarray | None = None
+        self,
+        cohorts: Cohorts,
+        updates: Updates,
+        pool: np.ndarray,
+        weights: np.ndarray | None = None,
     ) -> None:
         super().__init__(cohorts, updates, weights=weights, value_bytes=_SCALAR_BYTES)
         self._sums = SeedSums(pool)

@@ -1,8 +1,9 @@
 """FedZO: FedAvg whose clients take zeroth-order steps, each along directions of its own.
 
-Source: Fang et al. 2022, Algorithm 1; DeComFL Eq. (2a)-(2c) and (3). Theirs are directions v on the unit sphere and
-estimates (d/μ')(f(x + μ'v) - f(x))v; ours have E[z zᵀ] = I, so with law "sphere" z = √d v and μ' = √d μ it is the same
-step. As no two clients share a direction, what a client uploads is its whole update. The server is `FedAvgServer`.
+Source: Fang et al. 2022, Algorithm 1; DeComFL Eq. (2a)-(2c) and (3). Theirs are directions v on the
+unit sphere and estimates (d/μ')(f(x + μ'v) - f(x))v; ours have E[z zᵀ] = I, so with law "sphere" z
+= √d v and μ' = √d μ it is the same step. As no two clients share a direction, what a client uploads
+is its whole update. The server is `FedAvgServer`.
 """
 
 # d parameters, K local steps, P perturbations
@@ -32,7 +33,9 @@ Estimate = Literal["forward", "central"]
 
 @dataclass(frozen=True)
 class FedzoConfig(Directed, Sampled):
-    """FedZO: weights both ways, zeroth-order local steps along each client's own directions (Fang et al. 2022)."""
+    """FedZO: weights both ways, zeroth-order local steps along each client's own directions (Fang
+    et al. 2022).
+    """
 
     name: Literal["fedzo"] = "fedzo"
     """The method."""
@@ -45,9 +48,11 @@ class FedzoConfig(Directed, Sampled):
 
 
 class ZerothOrderTrainers(TrainingClientGroup[FedzoConfig]):
-    """Clients that take K steps x <- x - (η/P) Σ_p g_p z_p, each on a batch and along directions of its own.
+    """Clients that take K steps x <- x - (η/P) Σ_p g_p z_p, each on a batch and along directions of
+    its own.
 
-    g_p: forward (f(x + μz) - f(x)) / μ, in P + 1 losses a step, or central (f(x + μz) - f(x - μz)) / 2μ, in 2P.
+    g_p: forward (f(x + μz) - f(x)) / μ, in P + 1 losses a step, or central (f(x + μz) - f(x - μz))
+    / 2μ, in 2P.
     """
 
     def _train(self, objective: Objective, x: Vector, client: int, round: int) -> float:
@@ -62,21 +67,29 @@ class ZerothOrderTrainers(TrainingClientGroup[FedzoConfig]):
         return losses[0]
 
     def _seeds(self, client: int, round: int, step: int) -> list[int]:
-        """Return the seeds of the step's directions; K·round + k counts a client's local steps over all rounds."""
+        """Return the seeds of the step's directions; K·round + k counts a client's local steps over
+        all rounds.
+        """
         number = self._settings.local_steps * round + step
-        return [direction_seed(self._key, client, number, p) for p in range(self._settings.perturbations)]
+        return [
+            direction_seed(self._key, client, number, p)
+            for p in range(self._settings.perturbations)
+        ]
 
     def _slopes(
         self, objective: Objective, x: Vector, directions: Sequence[Direction], rows: np.ndarray
     ) -> tuple[float, np.ndarray]:
         """Return the loss at x and the slopes along the directions, float64 [P].
 
-        Forward: DeComFL Eq. (3). Central: the loss is the mean of all, equal to the loss at x up to O(μ²), which
-        saves a forward pass.
+        Forward: DeComFL Eq. (3). Central: the loss is the mean of all, equal to the loss at x up to
+        O(μ²), which saves a forward pass.
         """
         radius = self._settings.smoothing
         if self._settings.estimate == "forward":
-            plus_P, loss = objective.losses(x, directions, radius, [rows])[0], objective.loss(x, rows)
+            plus_P, loss = (
+                objective.losses(x, directions, radius, [rows])[0],
+                objective.loss(x, rows),
+            )
             return loss, (plus_P - loss) / radius
         (plus_P,), (minus_P,) = objective.central_losses(x, directions, radius, [rows])
         return float(plus_P.mean() + minus_P.mean()) / 2, (plus_P - minus_P) / (2 * radius)

@@ -1,8 +1,10 @@
-"""FeedSign: DeComFL's round with one bit for each directional derivative, and a vote in place of the mean.
+"""FeedSign: DeComFL's round with one bit for each directional derivative, and a vote in place of
+the mean.
 
-Source: Cai et al. 2025 ("FeedSign", arXiv 2501.17610), Algorithm 1. Every client sends the signs of its derivatives.
-The server takes the majority of each, and every model steps by ±η along the direction. Seeds follow from the run's
-public key and the round's number, so that packed signs are all that travels.
+Source: Cai et al. 2025 ("FeedSign", arXiv 2501.17610), Algorithm 1. Every client sends the signs of
+its derivatives. The server takes the majority of each, and every model steps by ±η along the
+direction. Seeds follow from the run's public key and the round's number, so that packed signs are
+all that travels.
 """
 
 # m clients of a cohort, K local steps, P perturbations, n missed signs
@@ -17,10 +19,21 @@ import numpy as np
 
 from raydpzv.engine.objective import Objective
 from raydpzv.keys import Key
-from raydpzv.methods.descriptor import ClientGroupParts, HorizontalMethod, HorizontalServerParts, UpdateRule
+from raydpzv.methods.descriptor import (
+    ClientGroupParts,
+    HorizontalMethod,
+    HorizontalServerParts,
+    UpdateRule,
+)
 from raydpzv.methods.horizontal.decomfl import LocalSteps
 from raydpzv.methods.horizontal.rounds import Directed, Sampled, cohorts, row_weights
-from raydpzv.methods.horizontal.seeded import SeededServer, SeededSettings, Updates, check_finite, settings_of
+from raydpzv.methods.horizontal.seeded import (
+    SeededServer,
+    SeededSettings,
+    Updates,
+    check_finite,
+    settings_of,
+)
 from raydpzv.methods.horizontal.seeded_clients import SharedClients
 from raydpzv.methods.roles import Order, Upload
 from raydpzv.settings.bounds import Count, Perturbations, Positive
@@ -32,7 +45,9 @@ from raydpzv.zo.vectors import Vector
 
 @dataclass(frozen=True)
 class FeedsignConfig(Directed, Sampled):
-    """FeedSign: one bit for each directional derivative, both ways, and a majority vote (Cai et al. 2025)."""
+    """FeedSign: one bit for each directional derivative, both ways, and a majority vote (Cai et al.
+    2025).
+    """
 
     name: Literal["feedsign"] = "feedsign"
     """The method."""
@@ -48,7 +63,11 @@ class SignSteps(LocalSteps):
     """Local steps by the signs of central differences, which are all that the server learns."""
 
     def _derivatives(
-        self, objective: Objective, x: Vector, directions: Sequence[Direction], rows: Sequence[np.ndarray]
+        self,
+        objective: Objective,
+        x: Vector,
+        directions: Sequence[Direction],
+        rows: Sequence[np.ndarray],
     ) -> tuple[list[float], np.ndarray]:
         losses, values = super()._derivatives(objective, x, directions, rows)
         return losses, np.where(np.isfinite(values), signs_of(values), np.nan)
@@ -59,7 +78,9 @@ class SignSteps(LocalSteps):
 
 
 class FeedsignServer(SeededServer):
-    """Takes the majority of the cohort's signs, in which clients may count by their rows; a tie is +1."""
+    """Takes the majority of the cohort's signs, in which clients may count by their rows; a tie is
+    +1.
+    """
 
     def _catch_up(self, seeds: np.ndarray, scalars: np.ndarray, seeds_K: np.ndarray) -> Body:
         return MissedSigns(packed(scalars))
@@ -103,7 +124,9 @@ def feedsign_settings(config: FeedsignConfig, key: Key) -> SeededSettings:
 def _server(parts: HorizontalServerParts, config: FeedsignConfig) -> FeedsignServer:
     assert parts.ledger is not None
     updates = Updates(parts.ledger, feedsign_settings(config, parts.key), len(parts.rows))
-    return FeedsignServer(cohorts(parts, config.cohort), updates, weights=row_weights(parts, config))
+    return FeedsignServer(
+        cohorts(parts, config.cohort), updates, weights=row_weights(parts, config)
+    )
 
 
 def _clients(parts: ClientGroupParts, config: FeedsignConfig) -> SharedClients:

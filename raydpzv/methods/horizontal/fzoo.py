@@ -1,8 +1,9 @@
 """FZOO: DeComFL whose scalars are divided by the spread of the losses that they were made from.
 
-Source: Dang et al. 2025 ("FZOO", arXiv 2506.09034): one-sided differences along signs, a normalised step. The paper has
-one machine; here each client divides by the standard deviation of its own losses, and the server averages the scalars.
-What stands on the ledger are the divided scalars, so that a rebuild needs no loss.
+Source: Dang et al. 2025 ("FZOO", arXiv 2506.09034): one-sided differences along signs, a normalised
+step. The paper has one machine; here each client divides by the standard deviation of its own
+losses, and the server averages the scalars. What stands on the ledger are the divided scalars, so
+that a rebuild needs no loss.
 """
 
 # M clients, K local steps, P perturbations
@@ -17,7 +18,12 @@ import numpy as np
 
 from raydpzv.engine.objective import Objective
 from raydpzv.keys import Key
-from raydpzv.methods.descriptor import ClientGroupParts, HorizontalMethod, HorizontalServerParts, UpdateRule
+from raydpzv.methods.descriptor import (
+    ClientGroupParts,
+    HorizontalMethod,
+    HorizontalServerParts,
+    UpdateRule,
+)
 from raydpzv.methods.horizontal.decomfl import DecomflServer, LocalSteps, of_asynchronous
 from raydpzv.methods.horizontal.rounds import Directed, Sampled, cohorts, row_weights
 from raydpzv.methods.horizontal.seeded import SeededPullServer, SeededSettings, Updates, settings_of
@@ -32,14 +38,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FzooConfig(Directed, Sampled):
-    """FZOO: one-sided differences along signs, divided by the spread of their losses (Dang et al. 2025)."""
+    """FZOO: one-sided differences along signs, divided by the spread of their losses (Dang et al.
+    2025).
+    """
 
     name: Literal["fzoo"] = "fzoo"
     """The method."""
     asynchronous: bool = False
-    """No rounds: a client wakes by its clock, pulls what it missed, and its scalars become the next update."""
+    """No rounds: a client wakes by its clock, pulls what it missed, and its scalars become the next
+    update.
+    """
     lr: Positive = 1e-5
-    """Step size η of the update x <- x - (η/P) Σ (l_p - l_0) u_p / (μσ); η/μ is the step in units of the spread σ."""
+    """Step size η of the update x <- x - (η/P) Σ (l_p - l_0) u_p / (μσ); η/μ is the step in units
+    of the spread σ.
+    """
     lr_at: tuple[tuple[Count, Positive], ...] = ()
     """Step sizes from later rounds on: [[round, lr], ...]."""
     perturbations: Annotated[int, Bounds(ge=2, le=1024)] = 8
@@ -49,17 +61,24 @@ class FzooConfig(Directed, Sampled):
 
 
 class NormalisedSteps(LocalSteps):
-    """Local steps by one-sided differences, each client's divided by the standard deviation of its own losses."""
+    """Local steps by one-sided differences, each client's divided by the standard deviation of its
+    own losses.
+    """
 
     def _derivatives(
-        self, objective: Objective, x: Vector, directions: Sequence[Direction], rows: Sequence[np.ndarray]
+        self,
+        objective: Objective,
+        x: Vector,
+        directions: Sequence[Direction],
+        rows: Sequence[np.ndarray],
     ) -> tuple[list[float], np.ndarray]:
         losses, slopes_MP = super()._derivatives(objective, x, directions, rows)
         return losses, normalised(slopes_MP, self._settings.smoothing)
 
 
 def normalised(slopes_MP: np.ndarray, radius: float) -> np.ndarray:
-    """Return slopes (l_p - l_0) / μ divided by σ, the standard deviation of l_1, ..., l_P with P - 1 below the line.
+    """Return slopes (l_p - l_0) / μ divided by σ, the standard deviation of l_1, ..., l_P with P -
+    1 below the line.
 
     Zero for a client whose losses are all the same. What is not finite stays so.
     """

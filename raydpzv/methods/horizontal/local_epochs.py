@@ -25,11 +25,15 @@ class LocalEpochs(MethodConfig):
 
 
 def epochs(rows: np.ndarray, config: LocalEpochs, key: Key) -> list[np.ndarray]:
-    """Return the batches of a round's epochs, one after the other: a function of these records and the key alone."""
+    """Return the batches of a round's epochs, one after the other: a function of these records and
+    the key alone.
+    """
     if config.batch >= len(rows):
         return [rows] * config.local_epochs
     cuts = np.arange(config.batch, len(rows), config.batch)
     generator = key.generator()
     return [
-        batch for _ in range(config.local_epochs) for batch in np.split(generator.permutation(rows), cuts)
+        batch
+        for _ in range(config.local_epochs)
+        for batch in np.split(generator.permutation(rows), cuts)
     ]

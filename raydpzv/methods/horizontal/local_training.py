@@ -33,7 +33,8 @@ S = TypeVar("S", bound=Settings)
 
 
 class ObjectiveThreads:
-    """Clients of one process, each of whom works alone with one of the objectives: one per thread, which moves no bits.
+    """Clients of one process, each of whom works alone with one of the objectives: one per thread,
+    which moves no bits.
 
     A subclass says what the work is (`_work`).
     """
@@ -53,7 +54,8 @@ class ObjectiveThreads:
 
     def _with_objective(self, order: Order) -> Upload:
         objective = self._idle.get()
-        # no warnings: what is not finite is counted or reaches the server, which names client and round
+        # no warnings: what is not finite is counted or reaches the server, which names client and
+        # round
         with np.errstate(over="ignore", invalid="ignore"):
             try:
                 return self._work(order, objective)
@@ -72,7 +74,8 @@ def model_of(order: Order) -> np.ndarray:
 
 
 class TrainingClientGroup(ObjectiveThreads, Generic[S]):
-    """Clients that copy the weights they get, train the copy and return what changed. They keep nothing.
+    """Clients that copy the weights they get, train the copy and return what changed. They keep
+    nothing.
 
     objectives: one per thread; codec: makes messages of updates. settings: the clients'. A subclass
     says what training is (`_train`).

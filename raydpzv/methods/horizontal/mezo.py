@@ -1,4 +1,5 @@
-"""MeZO: DeComFL's round with one agent that holds all rows, central two-point estimates and no network.
+"""MeZO: DeComFL's round with one agent that holds all rows, central two-point estimates and no
+network.
 
 Source: Malladi et al. 2023 ("Fine-tuning language models with just forward passes"), Algorithm 1.
 """
@@ -10,7 +11,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from raydpzv.keys import Key
-from raydpzv.methods.descriptor import ClientGroupParts, HorizontalMethod, HorizontalServerParts, UpdateRule
+from raydpzv.methods.descriptor import (
+    ClientGroupParts,
+    HorizontalMethod,
+    HorizontalServerParts,
+    UpdateRule,
+)
 from raydpzv.methods.horizontal.decomfl import DecomflServer, LocalSteps
 from raydpzv.methods.horizontal.rounds import Directed, cohorts
 from raydpzv.methods.horizontal.seeded import SeededSettings, Updates
@@ -59,7 +65,9 @@ def _clients(parts: ClientGroupParts, config: MezoConfig) -> SharedClients:
     assert parts.replica is not None
     assert parts.updates is not None
     settings = mezo_settings(config, parts.key)
-    return SharedClients(parts.replica, parts.updates, LocalSteps(parts.objectives, parts.parts, settings))
+    return SharedClients(
+        parts.replica, parts.updates, LocalSteps(parts.objectives, parts.parts, settings)
+    )
 
 
 def _contradictions(config: MezoConfig, sections: HorizontalSections) -> Iterator[str]:

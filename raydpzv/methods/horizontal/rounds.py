@@ -37,18 +37,20 @@ class Sampled(MethodConfig):
 
 @dataclass(frozen=True)
 class Directed(MethodConfig):
-    """Settings of zeroth-order methods: how many directions of which law, and how far along them."""
+    """Settings of zeroth-order methods: how many directions of which law, and how far along
+    them.
+    """
 
     perturbations: Perturbations = 10
     """Directions per local step, P."""
     smoothing: Positive = 1e-3
     """Smoothing radius μ."""
     direction: Law = "gaussian"
-    """Law of the directions: standard normal, uniform on the sphere of radius √d, independent signs (fastest), or a
-    product a bᵀ for each weight matrix ("rank_one")."""
+    """Law of the directions: standard normal, uniform on the sphere of radius √d, independent signs
+    (fastest), or a product a bᵀ for each weight matrix ("rank_one")."""
     groups: dict[str, Group] | None = None
-    """Factors of parameters whose names match a pattern, {"head.*" = {lr = 2.0, smoothing = 0.5}}: of the step size and
-    of the smoothing radius, 1 where nothing is said."""
+    """Factors of parameters whose names match a pattern, {"head.*" = {lr = 2.0, smoothing = 0.5}}:
+    of the step size and of the smoothing radius, 1 where nothing is said."""
 
     @property
     def rule(self) -> Rule:
@@ -60,8 +62,8 @@ class Directed(MethodConfig):
 class Cohorts:
     """Cohorts: for every round `size` (m) of `clients` (M), uniformly and without replacement.
 
-    A cohort is a function of the key and the round alone, and its cost one of m alone. whole_every: all clients take
-    part in rounds 1, 1 + whole_every, ...; None: never.
+    A cohort is a function of the key and the round alone, and its cost one of m alone. whole_every:
+    all clients take part in rounds 1, 1 + whole_every, ...; None: never.
     """
 
     clients: int
@@ -78,9 +80,11 @@ class Cohorts:
 
 
 class RoundServer:
-    """Opens a round with one order per client of the cohort, and closes it when all of them have answered.
+    """Opens a round with one order per client of the cohort, and closes it when all of them have
+    answered.
 
-    A subclass says what the orders are (`_orders`) and what comes of the uploads, in client order (`_close`).
+    A subclass says what the orders are (`_orders`) and what comes of the uploads, in client order
+    (`_close`).
     weights: one per client, such as its number of rows, for weighted averages; None: all alike.
     """
 
@@ -106,15 +110,17 @@ class RoundServer:
         return None
 
     def restore(self, round: int, state: np.ndarray | None) -> None:
-        """Become what the server was after so many rounds, of which nothing but their cohorts is needed."""
+        """Become what the server was after so many rounds, of which nothing but their cohorts is
+        needed.
+        """
         self._round = round
 
     def receive(self, upload: Upload) -> Sequence[Order]:
         """Collect; when the cohort is complete, close the round and open the next."""
         if upload.client not in self._cohort or upload.client in self._waiting:
             raise RunError(
-                f"client {upload.client} answered in round {self._round + 1}, in which it has nothing to answer: "
-                "its order was sent twice or to another"
+                f"client {upload.client} answered in round {self._round + 1}, in which it has "
+                "nothing to answer: its order was sent twice or to another"
             )
         self._waiting[upload.client] = upload
         if len(self._waiting) < len(self._cohort):
@@ -134,7 +140,9 @@ class RoundServer:
         raise NotImplementedError
 
     def _average(self, values: Sequence[np.ndarray]) -> np.ndarray:
-        """Return the cohort's (weighted) mean in float64, summed in client order so that its bits are fixed."""
+        """Return the cohort's (weighted) mean in float64, summed in client order so that its bits
+        are fixed.
+        """
         weights = np.ones(len(values)) if self._weights is None else self._weights[self._cohort]
         total = np.zeros(values[0].shape)
         for weight, value in zip(weights.tolist(), values, strict=True):
@@ -149,7 +157,11 @@ class ModelServer(RoundServer):
     """
 
     def __init__(
-        self, cohorts: Cohorts, initial: np.ndarray, upload_bytes: int, weights: np.ndarray | None = None
+        self,
+        cohorts: Cohorts,
+        initial: np.ndarray,
+        upload_bytes: int,
+        weights: np.ndarray | None = None,
     ) -> None:
         super().__init__(cohorts, weights)
         self._upload_bytes = upload_bytes
@@ -180,7 +192,8 @@ class ModelServer(RoundServer):
             x = (self._x + step).astype(np.float32)
         if not np.isfinite(x).all():
             raise Diverged(
-                f"the model must stay finite, but round {round} made it infinite: choose a smaller step size"
+                f"the model must stay finite, but round {round} made it infinite: choose a smaller "
+                "step size"
             )
         self._x = _frozen(x)
 

@@ -1,7 +1,9 @@
-"""Servers of methods that put seeds and scalars on a ledger, and the updates that each client lacks.
+"""Servers of methods that put seeds and scalars on a ledger, and the updates that each client
+lacks.
 
-Rounds count from 1: round r is update r of the ledger. A client that took part in round r has reverted to the model
-before it, and must replay round r like everybody else: its next catch-up begins with r.
+Rounds count from 1: round r is update r of the ledger. A client that took part in round r has
+reverted to the model before it, and must replay round r like everybody else: its next catch-up
+begins with r.
 """
 
 # M clients, m of them in a cohort, K local steps, P perturbations, d parameters
@@ -34,16 +36,19 @@ SEED_BYTES, SCALAR_BYTES = 8, 4
 ALL_ROWS = 2**62
 """A batch that no client's rows fill: it takes all of them."""
 _TRIM_EVERY = 64
-"""Updates between looks for pairs that nobody needs: looking costs one pass over all clients' versions."""
+"""Updates between looks for pairs that nobody needs: looking costs one pass over all clients'
+versions.
+"""
 
 
 @dataclass(frozen=True)
 class SeededSettings:
     """Settings that servers and clients share.
 
-    estimate: forward (f(x+μz) - f(x)) / μ (DeComFL Algorithm 2), central (f(x+μz) - f(x-μz)) / 2μ, or projection
-    <∇f, z> (DeComFL Algorithm 5). The step size is that of the round in which an update is made. derived_seeds: clients
-    make a round's seeds themselves, from the run's public key and the round's number; none travels.
+    estimate: forward (f(x+μz) - f(x)) / μ (DeComFL Algorithm 2), central (f(x+μz) - f(x-μz)) / 2μ,
+    or projection <∇f, z> (DeComFL Algorithm 5). The step size is that of the round in which an
+    update is made. derived_seeds: clients make a round's seeds themselves, from the run's public
+    key and the round's number; none travels.
     """
 
     key: Key
@@ -72,20 +77,30 @@ class SeededSettings:
 def settings_of(
     config: Any, key: Key, estimate: Estimate = "forward", *, derived_seeds: bool = False
 ) -> SeededSettings:
-    """Return what servers and clients agree on: of a method with a `rule`, whose P stays the same in all rounds."""
+    """Return what servers and clients agree on: of a method with a `rule`, whose P stays the same
+    in all rounds.
+    """
     return SeededSettings(
-        *(key, config.rule, config.batch, schedule_of(config, "lr"), Schedule(config.perturbations)),
-        *(config.local_steps, config.smoothing, estimate),
+        key,
+        config.rule,
+        config.batch,
+        schedule_of(config, "lr"),
+        Schedule(config.perturbations),
+        config.local_steps,
+        config.smoothing,
+        estimate,
         derived_seeds=derived_seeds,
     )
 
 
 class Updates:
-    """The updates that a server makes, and what every client has replayed of them: bytes per client, not models.
+    """The updates that a server makes, and what every client has replayed of them: bytes per
+    client, not models.
 
-    It holds no model unless one is given: `model` follows the ledger, for clients that pull it. pull_after (L): a
-    client that lags more than L updates takes the whole model if that is fewer bytes. asks: clients keep their last
-    round themselves and are asked for it (DeComFL A.2); a server that does not know what they lack forgets no pair.
+    It holds no model unless one is given: `model` follows the ledger, for clients that pull it.
+    pull_after (L): a client that lags more than L updates takes the whole model if that is fewer
+    bytes. asks: clients keep their last round themselves and are asked for it (DeComFL A.2); a
+    server that does not know what they lack forgets no pair.
     """
 
     def __init__(
@@ -123,7 +138,9 @@ class Updates:
         self._versions[clients] = version
 
     def missed(self, count: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the last `count` updates: their steps' seeds, uint64 [s], and their scalars, float32 [n]."""
+        """Return the last `count` updates: their steps' seeds, uint64 [s], and their scalars,
+        float32 [n].
+        """
         found = self._ledger.since(self.version - count, self.version)
         return seeds_of(found), found.scalar
 
@@ -133,7 +150,9 @@ class Updates:
         return PulledModel(self._model.state(), seeds_K)
 
     def recorded(self) -> np.ndarray | None:
-        """Return the next update's scalars, float32 [K, P], where the ledger of a run that continues has it already."""
+        """Return the next update's scalars, float32 [K, P], where the ledger of a run that
+        continues has it already.
+        """
         if self.version == self._ledger.version:
             return None
         found = self._ledger.since(self.version, self.version + 1).scalar
@@ -142,7 +161,8 @@ class Updates:
     def enter(self, party: int, read: int, seeds_K: np.ndarray, values_KP: np.ndarray) -> None:
         """Make the next update: of `party`, from the model at version `read`.
 
-        seeds_K: of steps, or of directions, [K, P]. Raises ReplayMismatch where the ledger has another in its place.
+        seeds_K: of steps, or of directions, [K, P]. Raises ReplayMismatch where the ledger has
+        another in its place.
         """
         round = self.version + 1
         steps, perturbations = np.indices(values_KP.shape)
@@ -178,8 +198,8 @@ class Updates:
         for name, value in update.items():
             if not np.array_equal(getattr(recorded, name), np.broadcast_to(value, len(recorded))):
                 raise ReplayMismatch(
-                    f"update {round}: its {name} is not what the ledger has; another machine or other library versions "
-                    "(compare environment.json)"
+                    f"update {round}: its {name} is not what the ledger has; another machine or "
+                    "other library versions (compare environment.json)"
                 )
 
     def _pulls(self, behind: int, now: int) -> bool:
@@ -191,7 +211,8 @@ class Updates:
     def _trim(self) -> None:
         """Forget the pairs that no client needs any more; the log on disk keeps them.
 
-        Without a log nothing is forgotten: hosts' replicas follow at their own pace and may need what no client does.
+        Without a log nothing is forgotten: hosts' replicas follow at their own pace and may need
+        what no client does.
         """
         if not self._ledger.recalls:
             return
@@ -206,8 +227,8 @@ class Updates:
 class SeededServer(RoundServer):
     """Samples a cohort and K seeds per round, and makes one update of the scalars it gets back.
 
-    A subclass says what comes of the uploads (`_released`). agent: there is one client and no network (MeZO): its
-    messages cost nothing.
+    A subclass says what comes of the uploads (`_released`). agent: there is one client and no
+    network (MeZO): its messages cost nothing.
     """
 
     def __init__(
@@ -225,10 +246,14 @@ class SeededServer(RoundServer):
         self._request_bytes = REQUEST_BYTES if updates.asks else None
 
     def restore(self, round: int, state: np.ndarray | None) -> None:
-        """Become what the server was after so many rounds: the ledger holds them, the cohorts can be drawn again."""
+        """Become what the server was after so many rounds: the ledger holds them, the cohorts can
+        be drawn again.
+        """
         super().restore(round, state)
         unknown = np.ones(self._cohorts.clients, bool)
-        for past in range(round, 0, -1):  # a client's version is that of the last round that it took part in
+        for past in range(
+            round, 0, -1
+        ):  # a client's version is that of the last round that it took part in
             cohort = self._cohorts.draw(past)
             last = cohort[unknown[cohort]]
             self._updates.note(last, past - 1)
@@ -242,7 +267,9 @@ class SeededServer(RoundServer):
         reply = 0 if self._agent else self._upload_bytes(self._settings.pairs(round))
         return [
             Order(
-                *(client, body, round),
+                client,
+                body,
+                round,
                 start_immediately=True,
                 upload_bytes=reply,
                 sync=sync,
@@ -282,9 +309,11 @@ class SeededServer(RoundServer):
 
 
 class SeededPullServer:
-    """No rounds: a client that wakes pulls the ledger's tail, and what it uploads becomes the next update.
+    """No rounds: a client that wakes pulls the ledger's tail, and what it uploads becomes the next
+    update.
 
-    The ledger's order is the model. The client chooses its seeds; the pair (client, version read) cannot occur twice.
+    The ledger's order is the model. The client chooses its seeds; the pair (client, version read)
+    cannot occur twice.
     """
 
     answers = False
@@ -298,7 +327,9 @@ class SeededPullServer:
         return self._updates.version
 
     def state(self) -> np.ndarray:
-        """Return what a checkpoint keeps: the version each client has reached, and reads at now (-1: at none)."""
+        """Return what a checkpoint keeps: the version each client has reached, and reads at now
+        (-1: at none).
+        """
         reading = np.full(len(self._updates.versions), -1, np.int64)
         reading[list(self._reading)] = list(self._reading.values())
         return np.stack([self._updates.versions, reading])
@@ -307,7 +338,9 @@ class SeededPullServer:
         """Become what the server was after so many updates: the ledger holds them."""
         versions, reading = state
         self._updates.note(np.arange(len(versions)), versions)
-        self._reading = {int(client): int(reading[client]) for client in np.flatnonzero(reading >= 0)}
+        self._reading = {
+            int(client): int(reading[client]) for client in np.flatnonzero(reading >= 0)
+        }
         self._updates.go_to(round)
 
     def first_orders(self) -> Sequence[Order]:
@@ -322,9 +355,15 @@ class SeededPullServer:
         sync = self._updates.sync(client)
         self._reading[client] = sync.read
         own_seeds = np.zeros(0, np.uint64)
-        body = self._updates.pulled(own_seeds) if sync.pulled else Tail(*self._updates.missed(sync.missed))
+        body = (
+            self._updates.pulled(own_seeds)
+            if sync.pulled
+            else Tail(*self._updates.missed(sync.missed))
+        )
         reply = SEED_BYTES * self._settings.local_steps + SCALAR_BYTES * self._settings.pairs(1)
-        return Order(client, body, sync.read + 1, start_immediately=True, upload_bytes=reply, sync=sync)
+        return Order(
+            client, body, sync.read + 1, start_immediately=True, upload_bytes=reply, sync=sync
+        )
 
     def receive(self, upload: Upload) -> Sequence[Order]:
         """Append the client's seeds and scalars as the next update."""
@@ -333,8 +372,8 @@ class SeededPullServer:
             raise TypeError(f"a server of clients that pull cannot serve {type(body).__name__}")
         if upload.client not in self._reading:
             raise RunError(
-                f"client {upload.client} sent scalars for update {round} without having pulled since its last ones: "
-                "its upload was sent twice"
+                f"client {upload.client} sent scalars for update {round} without having pulled "
+                "since its last ones: its upload was sent twice"
             )
         check_finite(body.values, upload.client, round)
         read = self._reading.pop(upload.client)
@@ -343,7 +382,9 @@ class SeededPullServer:
 
 
 def round_seeds(settings: SeededSettings, round: int) -> np.ndarray:
-    """Return the seeds of a round's steps, uint64 [K]; no two rounds of a run share one (see `step_seed`)."""
+    """Return the seeds of a round's steps, uint64 [K]; no two rounds of a run share one (see
+    `step_seed`).
+    """
     return _step_seeds(settings, SERVER_PARTY, round - 1)
 
 
@@ -368,6 +409,6 @@ def check_finite(values: np.ndarray, client: int, round: int) -> None:
     """Raise Diverged for scalars that are not finite."""
     if not np.isfinite(values).all():
         raise Diverged(
-            f"client {client} sent a scalar that is not finite for update {round}: choose a smaller step size or a "
-            "larger smoothing radius"
+            f"client {client} sent a scalar that is not finite for update {round}: choose a "
+            "smaller step size or a larger smoothing radius"
         )

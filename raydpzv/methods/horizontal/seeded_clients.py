@@ -45,7 +45,9 @@ class LocalWork:
         """Score a replica on held-out rows."""
         return self._objectives[0].evaluate(replica.x, x, y)
 
-    def _share(self, objective: Objective, orders: Sequence[Order], replica: Replica) -> list[Upload]:
+    def _share(
+        self, objective: Objective, orders: Sequence[Order], replica: Replica
+    ) -> list[Upload]:
         """Return the uploads of the clients of one thread."""
         raise NotImplementedError
 
@@ -61,7 +63,9 @@ class LedgerFollower:
         return self._local.evaluate(self._replica, x, y)
 
     def state(self, version: int) -> np.ndarray:
-        """Return a copy of the parameters and of the V vectors kept beside them at `version`: float32 [1 + V, d]."""
+        """Return a copy of the parameters and of the V vectors kept beside them at `version`:
+        float32 [1 + V, d].
+        """
         self._replica.go_to(version, self._history)
         return self._replica.state()
 
@@ -74,7 +78,9 @@ class SharedClients(LedgerFollower):
     """Clients of one process around one replica; they are rows of a partition and nothing else."""
 
     def process(self, orders: Sequence[Order]) -> list[Upload]:
-        """Do the work of several clients; orders come in the order of the versions they are to be done at."""
+        """Do the work of several clients; orders come in the order of the versions they are to be
+        done at.
+        """
         uploads: list[Upload] = []
         for version, group in groupby(orders, key=lambda order: order.round - 1):
             self._replica.go_to(version, self._history)
@@ -89,7 +95,9 @@ def central_differences(
     radius: float,
     rows: Sequence[np.ndarray],
 ) -> tuple[list[float], np.ndarray]:
-    """Return of each client's rows the loss near x and (f(x + μz) - f(x - μz)) / 2μ along each direction, [M, P]."""
+    """Return of each client's rows the loss near x and (f(x + μz) - f(x - μz)) / 2μ along each
+    direction, [M, P].
+    """
     plus, minus = objective.central_losses(x, directions, radius, rows)
     # else its bits depend on which clients are here
     middle = np.ascontiguousarray((plus + minus) / 2).mean(1)
@@ -97,8 +105,12 @@ def central_differences(
 
 
 def chooses_seeds(order: Order) -> bool:
-    """Return whether the client chooses its seeds itself (asynchronous) or got them from the server."""
-    return isinstance(order.body, Tail) or (isinstance(order.body, PulledModel) and not order.body.seeds.size)
+    """Return whether the client chooses its seeds itself (asynchronous) or got them from the
+    server.
+    """
+    return isinstance(order.body, Tail) or (
+        isinstance(order.body, PulledModel) and not order.body.seeds.size
+    )
 
 
 def seeds_to_try(order: Order, settings: SeededSettings) -> np.ndarray:

@@ -1,7 +1,8 @@
-"""ULDP-AVG: silos train for each of their users alone and send the weighed sum of what was changed, clipped.
+"""ULDP-AVG: silos train for each of their users alone and send the weighed sum of what was changed,
+clipped.
 
-Source: Kato et al. 2023, Algorithm 3. x <- x + η_g / (qU) Σ_su w_su clip_C(Δ_su), Δ_su what Q local epochs on the
-user's records in the silo change. (The paper divides by U S.)
+Source: Kato et al. 2023, Algorithm 3. x <- x + η_g / (qU) Σ_su w_su clip_C(Δ_su), Δ_su what Q local
+epochs on the user's records in the silo change. (The paper divides by U S.)
 """
 
 # d parameters
@@ -26,12 +27,16 @@ from raydpzv.zo.vectors import Vector
 
 @dataclass(frozen=True)
 class UldpAvgConfig(LocalEpochs, SumsOverUsers):
-    """ULDP-AVG: local training for each user, clipped, private for a user in all silos (Kato et al. 2023)."""
+    """ULDP-AVG: local training for each user, clipped, private for a user in all silos (Kato et al.
+    2023).
+    """
 
     name: Literal["uldp_avg"] = "uldp_avg"
     """The method."""
     server_lr: Positive = 1.0
-    """Step size η_g on the mean over users; the paper's is divided by the number of silos as well."""
+    """Step size η_g on the mean over users; the paper's is divided by the number of silos as
+    well.
+    """
 
 
 class TrainingSilos(UserSilos):
@@ -45,7 +50,9 @@ class TrainingSilos(UserSilos):
         self, objective: Objective, x: Vector, order: Order, pairs: Pairs, places: np.ndarray
     ) -> np.ndarray:
         key = self._key / order.client / order.round
-        batches = [epochs(pairs.of(place), self._config, key / pairs.users[place]) for place in places]
+        batches = [
+            epochs(pairs.of(place), self._config, key / pairs.users[place]) for place in places
+        ]
         return objective.descents(x, batches, self._config.lr)
 
 

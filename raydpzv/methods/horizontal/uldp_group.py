@@ -1,8 +1,10 @@
-"""ULDP-GROUP-k: DP-SGD in every silo on at most k records of a user, and averages of what it changes.
+"""ULDP-GROUP-k: DP-SGD in every silo on at most k records of a user, and averages of what it
+changes.
 
-Source: Kato et al. 2023, Algorithm 2, with one rate γ of Poisson batches for all silos. x <- x + η_g / S Σ_s Δ_s. Every
-step of DP-SGD moves a silo's model by -η/(γ n_s) (Σ clip_C(∇ℓ_i) + N(0, σ²C²)), n_s its records that are used. k =
-"max" is the record-level baseline; "max" and "median" are read off the data.
+Source: Kato et al. 2023, Algorithm 2, with one rate γ of Poisson batches for all silos. x <- x +
+η_g / S Σ_s Δ_s. Every step of DP-SGD moves a silo's model by -η/(γ n_s) (Σ clip_C(∇ℓ_i) + N(0,
+σ²C²)), n_s its records that are used. k = "max" is the record-level baseline; "max" and "median"
+are read off the data.
 """
 
 # S silos, d parameters, b records of a Poisson batch
@@ -39,7 +41,9 @@ class UldpGroupConfig(ReleasedOnGrid):
     name: Literal["uldp_group"] = "uldp_group"
     """The method."""
     group: Annotated[int, Bounds(ge=1, le=10**6)] | Literal["max", "median"] = 8
-    """Records of a user that are used, k: those of its silos in turn; or the most or the median of users' numbers."""
+    """Records of a user that are used, k: those of its silos in turn; or the most or the median of
+    users' numbers.
+    """
     rate: Annotated[float, Bounds(gt=0, le=1)] = 0.1
     """Rate γ with which each record is in a step's Poisson batch, one for all silos."""
     local_epochs: Annotated[int, Bounds(ge=1, le=1000)] = 1
@@ -65,7 +69,8 @@ class GroupSilos(ObjectiveThreads):
         self._parts = whole.at_most(size, parts.key / "records of a user")
         if (empty := np.flatnonzero(self._parts.sizes == 0)).size:
             raise SpecError(
-                f"method.group: {size} records of a user leave silo {empty[0]} without any; use more, or fewer silos"
+                f"method.group: {size} records of a user leave silo {empty[0]} without any; use "
+                "more, or fewer silos"
             )
         self._noise, self._config = release_of(parts.users), config
 
@@ -89,12 +94,16 @@ class GroupSilos(ObjectiveThreads):
         return Upload(order.client, order.round - 1, body, releases=tuple(releases))
 
     def _poisson(self, rows: np.ndarray, silo: int, number: int) -> np.ndarray:
-        """Return the records of a step: each by its own coin, secret from everybody outside the silo."""
+        """Return the records of a step: each by its own coin, secret from everybody outside the
+        silo.
+        """
         generator = (self._noise.coin("records of a step") / silo / number).generator()
         return rows[generator.random(len(rows)) < self._config.rate]
 
     def _clipped(self, objective: Objective, x: Vector, batch: np.ndarray) -> tuple[Integers, int]:
-        """Return the sum of the records' clipped gradients, int64 [d], and how many were not finite."""
+        """Return the sum of the records' clipped gradients, int64 [d], and how many were not
+        finite.
+        """
         release, total, nonfinite = self._noise.release, np.zeros(objective.size, np.int64), 0
         for block in blocks(batch, objective.size):
             gradients_bd = objective.gradients(x, list(block[:, None]))
@@ -105,19 +114,24 @@ class GroupSilos(ObjectiveThreads):
 
 
 def _server(parts: HorizontalServerParts, config: UldpGroupConfig) -> FedAvgServer:
-    return FedAvgServer(cohorts(parts, len(parts.rows)), parts.initial(), Whole(), lr=config.server_lr)
+    return FedAvgServer(
+        cohorts(parts, len(parts.rows)), parts.initial(), Whole(), lr=config.server_lr
+    )
 
 
 def _plan(config: UldpGroupConfig) -> UserPlan:
-    return UserPlan("group", group=config.group, rate=config.rate, steps=config.steps, bits=config.value_bits)
+    return UserPlan(
+        "group", group=config.group, rate=config.rate, steps=config.steps, bits=config.value_bits
+    )
 
 
 def _contradictions(config: UldpGroupConfig, sections: HorizontalSections) -> Iterator[str]:
     if sections.loss == "cox":
         yield (
-            'method.name: "uldp_group" clips the gradients of single records, which the loss of survival times '
-            f'(data.source = "{sections.data.source}") does not have: a record moves the gradients of others, no ε '
-            'follows; use "uldp_avg", "uldp_sgd", "uldp_zo" or "uldp_naive"'
+            'method.name: "uldp_group" clips the gradients of single records, which the loss of '
+            f'survival times (data.source = "{sections.data.source}") does not have: a record '
+            'moves the gradients of others, no ε follows; use "uldp_avg", "uldp_sgd", "uldp_zo" or '
+            '"uldp_naive"'
         )
 
 

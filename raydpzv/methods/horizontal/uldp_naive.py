@@ -1,7 +1,7 @@
 """ULDP-NAIVE: silos train on all they have, clip what was changed as a whole and noise it.
 
-Source: Kato et al. 2023, Algorithm 1. x <- x + η_g / S Σ_s (clip_C(Δ_s) + N(0, σ²C²S)). A user may turn every silo's
-update around, so that the sum moves by up to 2CS, where the paper has CS.
+Source: Kato et al. 2023, Algorithm 1. x <- x + η_g / S Σ_s (clip_C(Δ_s) + N(0, σ²C²S)). A user may
+turn every silo's update around, so that the sum moves by up to 2CS, where the paper has CS.
 """
 
 # S silos, d parameters
@@ -17,7 +17,13 @@ from raydpzv.methods.horizontal.aggregation import ReleasedOnGrid
 from raydpzv.methods.horizontal.dropout import attempt_of
 from raydpzv.methods.horizontal.local_epochs import LocalEpochs, epochs
 from raydpzv.methods.horizontal.local_training import ObjectiveThreads, model_of
-from raydpzv.methods.horizontal.user_sums import SiloSum, UserSumServer, noised, release_of, users_of
+from raydpzv.methods.horizontal.user_sums import (
+    SiloSum,
+    UserSumServer,
+    noised,
+    release_of,
+    users_of,
+)
 from raydpzv.methods.roles import Order, Upload
 from raydpzv.privacy.user_release import UserPlan, user_integers
 from raydpzv.settings.bounds import Positive

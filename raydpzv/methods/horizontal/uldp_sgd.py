@@ -1,7 +1,8 @@
 """ULDP-SGD: silos send the weighed sum of their users' clipped gradients.
 
-Source: Kato et al. 2023, Algorithm 3 with SGD in place of local training. x <- x - η_g / (qU) Σ_su w_su clip_C(g_su),
-g_su the gradient of the mean loss over the user's records in the silo. (The paper divides by U S, and adds.)
+Source: Kato et al. 2023, Algorithm 3 with SGD in place of local training. x <- x - η_g / (qU) Σ_su
+w_su clip_C(g_su), g_su the gradient of the mean loss over the user's records in the silo. (The
+paper divides by U S, and adds.)
 """
 
 # d parameters
@@ -29,7 +30,9 @@ class UldpSgdConfig(SumsOverUsers):
     name: Literal["uldp_sgd"] = "uldp_sgd"
     """The method."""
     server_lr: Positive = 1.0
-    """Step size η_g on the mean over users; the paper's is divided by the number of silos as well."""
+    """Step size η_g on the mean over users; the paper's is divided by the number of silos as
+    well.
+    """
 
 
 class GradientSilos(UserSilos):

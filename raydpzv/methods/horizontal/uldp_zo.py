@@ -1,19 +1,22 @@
 """ULDP-ZO: user-level privacy across silos, on seeds and scalars.
 
-A pair is a user and a silo where the user has records. From the shared model x, along seeded directions z_kp that are
-everybody's, each pair finds its own vector of K·P central differences on all its records there,
+A pair is a user and a silo where the user has records. From the shared model x, along seeded
+directions z_kp that are everybody's, each pair finds its own vector of K·P central differences on
+all its records there,
 
-    G_kp = [f(x_k + μz_kp) - f(x_k - μz_kp)] / 2μ,    x_{k+1} = x_k - (η_l/P) Σ_p G_kp z_kp,    x_0 = x,
+    G_kp = [f(x_k + μz_kp) - f(x_k - μz_kp)] / 2μ,    x_{k+1} = x_k - (η_l/P) Σ_p G_kp z_kp,    x_0
+    = x,
 
-clipped as a whole to norm C. The noised, weighted sum Y over all pairs, divided by qU and rounded to float32, is one
-update of the ledger, x <- x - (η/P) Σ_kp Y_kp z_kp / (qU): anyone with the ledger has the model, and the cost on the
-wire depends on KP alone.
+clipped as a whole to norm C. The noised, weighted sum Y over all pairs, divided by qU and rounded
+to float32, is one update of the ledger, x <- x - (η/P) Σ_kp Y_kp z_kp / (qU): anyone with the
+ledger has the model, and the cost on the wire depends on KP alone.
 
-Asynchronous: a silo that wakes pulls what it missed and releases its own sum, with one of S shares of the noise and
-seeds of its own, as an update by itself.
+Asynchronous: a silo that wakes pulls what it missed and releases its own sum, with one of S shares
+of the noise and seeds of its own, as an update by itself.
 
-What the ledger holds was released. A run that resumes makes those updates again from there, and no silo reveals
-anything new in them (`PairWork._already_released`): a second draw of the noise would be a second release.
+What the ledger holds was released. A run that resumes makes those updates again from there, and no
+silo reveals anything new in them (`PairWork._already_released`): a second draw of the noise would
+be a second release.
 """
 
 # S silos, U users, n pairs of a silo, K local steps, P perturbations, d parameters
@@ -29,7 +32,12 @@ import numpy as np
 from raydpzv.data.users import Pairs
 from raydpzv.engine.objective import Objective
 from raydpzv.keys import SERVER_PARTY, Key, perturbation_seeds
-from raydpzv.methods.descriptor import ClientGroupParts, HorizontalMethod, HorizontalServerParts, UpdateRule
+from raydpzv.methods.descriptor import (
+    ClientGroupParts,
+    HorizontalMethod,
+    HorizontalServerParts,
+    UpdateRule,
+)
 from raydpzv.methods.horizontal.aggregation import (
     Aggregation,
     AgreeingRounds,
@@ -71,7 +79,9 @@ _VALUE_BYTES = 8
 
 @dataclass(frozen=True)
 class UldpZoConfig(Directed, SumsOverUsers):
-    """ULDP-ZO: users' central differences, clipped together and summed over all silos, on the ledger."""
+    """ULDP-ZO: users' central differences, clipped together and summed over all silos, on the
+    ledger.
+    """
 
     name: Literal["uldp_zo"] = "uldp_zo"
     """The method."""
@@ -88,7 +98,8 @@ class UldpZoConfig(Directed, SumsOverUsers):
 class PairWork(LocalWork):
     """Work of silos at one model: their pairs' vectors, summed and noised.
 
-    parts: with the ledger's updates, of which those that were recorded before the run was taken up have their scalars.
+    parts: with the ledger's updates, of which those that were recorded before the run was taken up
+    have their scalars.
     """
 
     def __init__(self, parts: ClientGroupParts, config: UldpZoConfig) -> None:
@@ -101,7 +112,11 @@ class PairWork(LocalWork):
         self._history, self._recorded = parts.updates, parts.recorded
 
     def vectors(
-        self, objective: Objective, replica: Replica, seeds_K: np.ndarray, rows: Sequence[np.ndarray]
+        self,
+        objective: Objective,
+        replica: Replica,
+        seeds_K: np.ndarray,
+        rows: Sequence[np.ndarray],
     ) -> np.ndarray:
         """Return each pair's central differences, float32 [n, K·P], n >= 1; rows: each pair's own.
 
@@ -112,7 +127,9 @@ class PairWork(LocalWork):
             return self._differences(objective, replica.descent, seeds_P, rows)
         return np.stack([self._trajectory(objective, replica, seeds_K, own) for own in rows])
 
-    def _share(self, objective: Objective, orders: Sequence[Order], replica: Replica) -> list[Upload]:
+    def _share(
+        self, objective: Objective, orders: Sequence[Order], replica: Replica
+    ) -> list[Upload]:
         return [self._silo(objective, order, replica) for order in orders]
 
     def _silo(self, objective: Objective, order: Order, replica: Replica) -> Upload:
@@ -128,17 +145,25 @@ class PairWork(LocalWork):
         if chooses_seeds(order):
             told = self._already_released(order)
             scalars = (sum_of([made]) * self._unit).astype(np.float32) if told is None else told
-            return made._replace(body=SeededScalars(seeds_K, scalars.reshape(len(seeds_K), -1)), attempt=None)
+            return made._replace(
+                body=SeededScalars(seeds_K, scalars.reshape(len(seeds_K), -1)), attempt=None
+            )
         return self._nothing_new(made, order, size)
 
     def _nothing_new(self, made: Upload, order: Order, size: int) -> Upload:
-        """The upload, or one without its sum in a round that was released before: the server has its scalars."""
-        if order.round > self._recorded or not isinstance(made.body, UserSum | MaskedSum | PackedSum):
+        """The upload, or one without its sum in a round that was released before: the server has
+        its scalars.
+        """
+        if order.round > self._recorded or not isinstance(
+            made.body, UserSum | MaskedSum | PackedSum
+        ):
             return made
         return made._replace(body=UserSum(np.zeros(size, np.int64)))
 
     def _already_released(self, order: Order) -> np.ndarray | None:
-        """Return the scalars that the silo released at this model before the run was taken up, None if it did not."""
+        """Return the scalars that the silo released at this model before the run was taken up, None
+        if it did not.
+        """
         read = order.round - 1
         if read >= self._recorded:
             return None
@@ -167,16 +192,24 @@ class PairWork(LocalWork):
         """Return each pair's differences at a model, float32 [n, P]."""
         settings = self._settings
         directions = [at.direction(int(seed)) for seed in seeds_P]
-        with np.errstate(invalid="ignore", over="ignore"):  # what is not finite is zeroed, and counted
+        with np.errstate(
+            invalid="ignore", over="ignore"
+        ):  # what is not finite is zeroed, and counted
             found = central_differences(objective, at.x, directions, settings.smoothing, rows)[1]
             return found.astype(np.float32)
 
 
 class UldpZoServer(AgreeingRounds, SeededServer):
-    """Sums what the silos send and makes an update of the mean over users; aggregation: None: in the open."""
+    """Sums what the silos send and makes an update of the mean over users; aggregation: None: in
+    the open.
+    """
 
     def __init__(
-        self, cohorts: Cohorts, updates: Updates, unit: float, aggregation: Aggregation | None = None
+        self,
+        cohorts: Cohorts,
+        updates: Updates,
+        unit: float,
+        aggregation: Aggregation | None = None,
     ) -> None:
         super().__init__(cohorts, updates, value_bytes=_VALUE_BYTES)
         self._unit, self.aggregation = unit, aggregation or in_the_open()
@@ -228,23 +261,25 @@ def _contradictions(config: UldpZoConfig, sections: HorizontalSections) -> Itera
         return
     if config.aggregation != "plain":
         yield (
-            f'method.aggregation: wanted "plain" with method.asynchronous = true, got "{config.aggregation}" (without '
+            'method.aggregation: wanted "plain" with method.asynchronous = true, got '
+            f'"{config.aggregation}" (without '
             "rounds there is no sum over silos)"
         )
     if config.weights != "uniform":
         yield (
-            f'method.weights: wanted "uniform" with method.asynchronous = true, got "{config.weights}" (all of a '
+            'method.weights: wanted "uniform" with method.asynchronous = true, got '
+            f'"{config.weights}" (all of a '
             "user's weight may lie in one silo, whose noise is one share of many)"
         )
     if config.absences:
         yield (
-            "method.availability, method.dropout: wanted 1 and 0 with method.asynchronous = true (silos wake by "
-            "themselves, and there is no round to stay away from)"
+            "method.availability, method.dropout: wanted 1 and 0 with method.asynchronous = true "
+            "(silos wake by themselves, and there is no round to stay away from)"
         )
     if config.sampling < 1:
         yield (
-            f"method.sampling: wanted 1 with method.asynchronous = true, got {config.sampling:g} (without rounds silos "
-            "have no coins in common)"
+            f"method.sampling: wanted 1 with method.asynchronous = true, got {config.sampling:g} "
+            "(without rounds silos have no coins in common)"
         )
     if sections.split.clients >= SERVER_PARTY:
         yield f"split.clients: wanted fewer than {SERVER_PARTY}, each silo needs seeds of its own"

@@ -1,9 +1,11 @@
 """Sums of silos over their users, each user's part clipped as a whole: Uldp-FL.
 
-Source: Kato et al., "Uldp-FL: federated learning with across-silo user-level differential privacy" (2023), Algorithm 3
-with its weights, and user sampling. Sums are of integers, so that their sensitivity is exact
-(`raydpzv.privacy.user_release`). A user's integers are a function of the model, of the user's own records in the silo
-and of public values: the same bits with any other users. Silos that stay away from a round add nothing to it.
+Source: Kato et al., "Uldp-FL: federated learning with across-silo user-level differential privacy"
+(2023), Algorithm 3 with its weights, and user sampling. Sums are of integers, so that their
+sensitivity is exact (`raydpzv.privacy.user_release`). A user's integers are a function of the
+model, of the user's own records in the silo
+and of public values: the same bits with any other users. Silos that stay away from a round add
+nothing to it.
 """
 
 # S silos, U users, n pairs of a silo, d parameters, D numbers of a release
@@ -43,15 +45,23 @@ from raydpzv.wire.secure_sums import UserSum
 from raydpzv.zo.vectors import Vector
 
 _BLOCK_NUMBERS = 1 << 20
-"""Numbers of pairs' vectors that are kept at a time: 4 MiB of float32, more while they are clipped."""
+"""Numbers of pairs' vectors that are kept at a time: 4 MiB of float32, more while they are
+clipped.
+"""
 _BLOCK_PAIRS = 2_048
-"""Pairs at a time: under private weights each has a table of powers beside it, 13 kB at 3072 bits and 16 values."""
+"""Pairs at a time: under private weights each has a table of powers beside it, 13 kB at 3072 bits
+and 16 values.
+"""
 
 
 class UserSums:
-    """Clips, weighs, adds up and noises the vectors of a silo's users; the silos of one process share it."""
+    """Clips, weighs, adds up and noises the vectors of a silo's users; the silos of one process
+    share it.
+    """
 
-    def __init__(self, parts: Partition, noise: UserNoiseParts | None, config: SumsOverUsers) -> None:
+    def __init__(
+        self, parts: Partition, noise: UserNoiseParts | None, config: SumsOverUsers
+    ) -> None:
         self._parts, self._noise, self._config = users_of(parts), release_of(noise), config
         sides = (config, self._noise, self._parts)
         self._masked = MaskedSilos(*sides) if config.aggregation == "masked" else None
@@ -81,8 +91,8 @@ class UserSums:
     ) -> SiloSum:
         """Return a silo's sum Σ_u w_su E_su before its noise.
 
-        vectors: makes the vectors of the pairs at some places, float [m, D], each of its own pair's records alone;
-        it is asked for as many at a time as fit into memory.
+        vectors: makes the vectors of the pairs at some places, float [m, D], each of its own pair's
+        records alone; it is asked for as many at a time as fit into memory.
         """
         users = self._parts.pairs(silo).users
         places = np.flatnonzero(self.drawn(round)[users])
@@ -92,15 +102,20 @@ class UserSums:
             nonfinite += bad
         return SiloSum(total, len(places), nonfinite)
 
-    def upload(self, order: Order, size: int, vectors: Callable[[Pairs, np.ndarray], np.ndarray]) -> Upload:
+    def upload(
+        self, order: Order, size: int, vectors: Callable[[Pairs, np.ndarray], np.ndarray]
+    ) -> Upload:
         """Return what comes of a silo in an attempt at a round.
 
-        It is its sum with its share of the noise, hidden as the aggregation has it, or nothing where the silo fails.
+        It is its sum with its share of the noise, hidden as the aggregation has it, or nothing
+        where the silo fails.
         """
         silo, attempt = order.client, attempt_of(order, self._parts.clients)
         if self._private:
             everybody = np.arange(len(self._parts.pairs(silo)))
-            integers = ((found, bad) for _, found, bad in self._integers(silo, everybody, size, vectors))
+            integers = (
+                (found, bad) for _, found, bad in self._integers(silo, everybody, size, vectors)
+            )
             made = self._private.upload(silo, attempt, size, integers, sample_of(order))
         else:
             summed = self.total(silo, attempt.round, size, vectors)
@@ -115,15 +130,23 @@ class UserSums:
         return np.flatnonzero(self.drawn(round)) if self._config.sampling < 1 else None
 
     def _integers(
-        self, silo: int, places: np.ndarray, size: int, vectors: Callable[[Pairs, np.ndarray], np.ndarray]
+        self,
+        silo: int,
+        places: np.ndarray,
+        size: int,
+        vectors: Callable[[Pairs, np.ndarray], np.ndarray],
     ) -> Iterator[tuple[np.ndarray, Integers, int]]:
-        """The integers E of the pairs at these places in blocks, int64 [m, D], and how many vectors were not finite."""
+        """The integers E of the pairs at these places in blocks, int64 [m, D], and how many vectors
+        were not finite.
+        """
         pairs, release = self._parts.pairs(silo), self._noise.release
         for block in blocks(places, size):
             yield block, *user_integers(vectors(pairs, block), clip=release.clip, bits=release.bits)
 
     def _weighed(self, integers_mD: Integers, silo: int, users: np.ndarray) -> Integers:
-        """Return trunc(w_su E_su), exactly, so that a user's norms add up to at most one E's; uniform: E_su itself."""
+        """Return trunc(w_su E_su), exactly, so that a user's norms add up to at most one E's;
+        uniform: E_su itself.
+        """
         if self._counts is None:
             return integers_mD
         counts, totals = self._counts[silo, users, None], self._totals_U[users, None]
@@ -132,7 +155,9 @@ class UserSums:
 
 
 class SiloSum(NamedTuple):
-    """A silo's sum of integers before its noise, int64 [D], the pairs in it, and those of them not finite."""
+    """A silo's sum of integers before its noise, int64 [D], the pairs in it, and those of them not
+    finite.
+    """
 
     total: Integers
     pairs: int
@@ -140,7 +165,11 @@ class SiloSum(NamedTuple):
 
 
 def noised(
-    noise: UserNoiseParts, summed: SiloSum, silo: int, attempt: Attempt, drawn: np.ndarray | None = None
+    noise: UserNoiseParts,
+    summed: SiloSum,
+    silo: int,
+    attempt: Attempt,
+    drawn: np.ndarray | None = None,
 ) -> Upload:
     """Return a silo's upload: the sum with the silo's share of the noise, and the receipt of it.
 
@@ -181,7 +210,8 @@ class UserSilos(ObjectiveThreads):
 
 
 class UserSumServer(AgreeingRounds, ModelServer):
-    """Makes x <- x + gain · Σ_s Y_s of the silos' sums of descents, [d] each; gain: η_g / (qU) in units.
+    """Makes x <- x + gain · Σ_s Y_s of the silos' sums of descents, [d] each; gain: η_g / (qU) in
+    units.
 
     config: of a method with an aggregation; None: sums come in the open.
     """
@@ -192,7 +222,9 @@ class UserSumServer(AgreeingRounds, ModelServer):
         initial = parts.initial()
         size, silos = initial.size, len(parts.rows)
         everybody = cohorts(parts, silos)
-        super().__init__(config.available(silos, parts.key) if config else everybody, initial, 8 * size)
+        super().__init__(
+            config.available(silos, parts.key) if config else everybody, initial, 8 * size
+        )
         self._gain = gain
         self.aggregation = in_the_open()
         if config is not None:
@@ -206,12 +238,16 @@ class UserSumServer(AgreeingRounds, ModelServer):
 
 
 def sum_of(uploads: Sequence[Upload]) -> Integers:
-    """Return the sum of the silos' sums in the open, int64 [D]: the one number that leaves the aggregation."""
+    """Return the sum of the silos' sums in the open, int64 [D]: the one number that leaves the
+    aggregation.
+    """
     return added([upload.body for upload in uploads])
 
 
 def mean_over_users(noise: UserNoiseParts | None, sampling: float) -> float:
-    """Return 1 / (qU) in units of the grid: what a sum of integers is multiplied by to be a mean over users."""
+    """Return 1 / (qU) in units of the grid: what a sum of integers is multiplied by to be a mean
+    over users.
+    """
     found = release_of(noise)
     return found.release.unit / (sampling * found.users)
 
@@ -235,7 +271,8 @@ def release_of(noise: UserNoiseParts | None) -> UserNoiseParts:
     """Return what releases are made with. Raises SpecError where nothing says it."""
     if noise is None:
         raise SpecError(
-            "privacy.clip: wanted, since every user's part of a sum is clipped; give a number above 0"
+            "privacy.clip: wanted, since every user's part of a sum is clipped; give a number "
+            "above 0"
         )
     return noise
 
@@ -243,10 +280,14 @@ def release_of(noise: UserNoiseParts | None) -> UserNoiseParts:
 def user_sums_method(
     config: type[Any], silos: Callable[[ClientGroupParts, Any], UserSilos]
 ) -> HorizontalMethod[Any]:
-    """Return the descriptor of a method whose server steps along the mean over users; `server_lr`: η_g."""
+    """Return the descriptor of a method whose server steps along the mean over users; `server_lr`:
+    η_g.
+    """
 
     def server(parts: HorizontalServerParts, given: Any) -> UserSumServer:
-        return UserSumServer(parts, given.server_lr * mean_over_users(parts.users, given.sampling), given)
+        return UserSumServer(
+            parts, given.server_lr * mean_over_users(parts.users, given.sampling), given
+        )
 
     return HorizontalMethod(
         config=config,

@@ -1,4 +1,6 @@
-"""Bases of vertical clients (features, bottom model, evaluation) and servers (labels, head, table)."""
+"""Bases of vertical clients (features, bottom model, evaluation) and servers (labels, head,
+table).
+"""
 
 # B batch, E embedding width, N held-out rows
 
@@ -16,7 +18,15 @@ from raydpzv.methods.descriptor import MethodConfig, ServerParts
 from raydpzv.methods.roles import Metrics, Order, Upload, VerticalServer
 from raydpzv.methods.schedule import Schedule, StepSizesAt, schedule_of
 from raydpzv.settings.bounds import Count, Momentum, Positive
-from raydpzv.wire.messages import Acknowledged, Body, ClientState, Evaluate, SaveState, Start, TestEmbeddings
+from raydpzv.wire.messages import (
+    Acknowledged,
+    Body,
+    ClientState,
+    Evaluate,
+    SaveState,
+    Start,
+    TestEmbeddings,
+)
 
 
 @dataclass(frozen=True)
@@ -26,14 +36,19 @@ class Batched(MethodConfig):
     batch: Count | Literal["all"] = 64
     """Rows per upload, B, or "all" training rows."""
     batches: Literal["shuffle", "uniform", "poisson"] = "shuffle"
-    """Permuted epochs, without replacement within a batch, or one coin per row with probability B/D."""
+    """Permuted epochs, without replacement within a batch, or one coin per row with probability
+    B/D.
+    """
     coins: Literal["seed", "system"] = "seed"
-    """Where the coins of "poisson" come from: the run's seed, or a secret of the operating system's, kept in the
-    operator's file of the run folder. Only a secret amplifies an outsider's ε."""
+    """Where the coins of "poisson" come from: the run's seed, or a secret of the operating
+    system's, kept in the operator's file of the run folder. Only a secret amplifies an outsider's
+    ε."""
     server_lr: Positive = 0.02
     """Step size of the head; its own two-point step (server = "zo") wants a tenth of this."""
     server_lr_at: StepSizesAt | None = None
-    """Step sizes of the head from later updates on: [[update, server_lr], ...]; left out: server_lr throughout."""
+    """Step sizes of the head from later updates on: [[update, server_lr], ...]; left out: server_lr
+    throughout.
+    """
     server_momentum: Momentum = 0.9
     """Momentum of the head."""
 
@@ -41,8 +56,9 @@ class Batched(MethodConfig):
 class SplitClient:
     """A vertical party: a bottom model at rows x features of its own, and a count of its uploads.
 
-    A client with more than these to continue from extends `counts` and `resume_at`; one that is rebuilt from a ledger
-    has a `restore` (`raydpzv.methods.roles.Rebuildable`). lr: the step size, of one that learns by gradients.
+    A client with more than these to continue from extends `counts` and `resume_at`; one that is
+    rebuilt from a ledger has a `restore` (`raydpzv.methods.roles.Rebuildable`). lr: the step size,
+    of one that learns by gradients.
     """
 
     def __init__(self, client: int, bottom: Bottom, lr: Schedule | None = None) -> None:
@@ -68,7 +84,9 @@ class SplitClient:
         raise NotImplementedError
 
     def descend(self, gradient_BE: np.ndarray, order: Order, scale: float = 1.0) -> None:
-        """Step along a gradient of the last upload's embeddings, by the step size of the update that answers it."""
+        """Step along a gradient of the last upload's embeddings, by the step size of the update
+        that answers it.
+        """
         if self._lr and self._lr.changes:
             self.bottom.step_size(self._lr.at(order.round))
         self.bottom.backward(gradient_BE, scale)
@@ -81,7 +99,9 @@ class SplitClient:
         return ClientState(np.array(self.counts(), np.int64), self.bottom.state())
 
     def counts(self) -> list[int]:
-        """Return the whole numbers that, with its model, say where the client is: its uploads first."""
+        """Return the whole numbers that, with its model, say where the client is: its uploads
+        first.
+        """
         return [self._step]
 
     def resume_at(self, counts: Sequence[int]) -> None:
@@ -99,7 +119,9 @@ class SplitClient:
 
 
 def composed(server: VerticalServer, uploads: Sequence[Upload]) -> Metrics:
-    """Score the composed model on the held-out rows; `uploads` hold every client's embeddings, in client order."""
+    """Score the composed model on the held-out rows; `uploads` hold every client's embeddings, in
+    client order.
+    """
     return server.evaluate([u.body.values for u in uploads if isinstance(u.body, TestEmbeddings)])
 
 
@@ -107,7 +129,8 @@ def composed(server: VerticalServer, uploads: Sequence[Upload]) -> Metrics:
 class ServerSizes:
     """Sizes of uploads: M clients, width E, expected batch B; and its head's step size `lr`.
 
-    fixed_batches: every batch has exactly B rows, so that an upload's size is known before it is made.
+    fixed_batches: every batch has exactly B rows, so that an upload's size is known before it is
+    made.
     """
 
     clients: int
@@ -117,7 +140,9 @@ class ServerSizes:
     lr: Schedule | None = None
 
     def upload_bytes(self, sent: int = 1) -> int | None:
-        """Return the bytes of an upload with `sent` embeddings for each row, beside the row's number."""
+        """Return the bytes of an upload with `sent` embeddings for each row, beside the row's
+        number.
+        """
         return self.batch * (4 + sent * self.width * 4) if self.fixed_batches else None
 
 
@@ -146,7 +171,8 @@ class SplitServer:
             self.top.step_size(lr.at(self._round))
 
     def state(self) -> dict[str, Any]:
-        """Return the checkpoint: a tree of plain values, arrays and messages (`raydpzv.records.checkpoint_codec`).
+        """Return the checkpoint: a tree of plain values, arrays and messages
+        (`raydpzv.records.checkpoint_codec`).
 
         A server that keeps more than its top model and its round extends this and `restore`.
         """
@@ -168,16 +194,22 @@ class SplitServer:
 
 
 class CachingServer(SplitServer):
-    """A split server that keeps the table of newest embeddings and answers uploads of any client."""
+    """A split server that keeps the table of newest embeddings and answers uploads of any
+    client.
+    """
 
     def answer(self, upload: Upload, body: Body, **facts: Any) -> Order:
-        """Return the answer to an upload, of this round if nothing else is said; facts: further fields of the order."""
+        """Return the answer to an upload, of this round if nothing else is said; facts: further
+        fields of the order.
+        """
         given = {"round": self._round, "upload_bytes": self._upload_bytes, **facts}
         return Order(upload.client, body, **given)
 
     def first_orders(self) -> Sequence[Order]:
         """Send every client its first order."""
-        return [Order(m, Start(), upload_bytes=self._upload_bytes) for m in range(self.sizes.clients)]
+        return [
+            Order(m, Start(), upload_bytes=self._upload_bytes) for m in range(self.sizes.clients)
+        ]
 
 
 def gradient_top(parts: ServerParts, config: Batched) -> Top:

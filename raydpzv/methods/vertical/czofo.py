@@ -1,9 +1,11 @@
-"""VFL-CZOFO: server and clients backpropagate; only the gradient between them is estimated from losses.
+"""VFL-CZOFO: server and clients backpropagate; only the gradient between them is estimated from
+losses.
 
-Source: Wang et al. 2024 (NeurIPS 2023) and the program its authors published. As published, the server perturbs all
-embeddings of a batch together and answers with one difference of the mean loss for each of n perturbations; the client,
-which derives the same directions, makes the gradient of them. variant = "per_row" is ours: the server takes a
-difference for every row and sends the gradient. The client is VAFL's.
+Source: Wang et al. 2024 (NeurIPS 2023) and the program its authors published. As published, the
+server perturbs all embeddings of a batch together and answers with one difference of the mean loss
+for each of n perturbations; the client, which derives the same directions, makes the gradient of
+them. variant = "per_row" is ours: the server takes a difference for every row and sends the
+gradient. The client is VAFL's.
 """
 
 # B batch, E embedding width, n perturbations; c numbers compressed, b bits for each
@@ -48,30 +50,42 @@ _LIMITS = 8
 
 @dataclass(frozen=True)
 class CzofoConfig(Batched):
-    """VFL-CZOFO: backpropagation at both ends, the gradient between them estimated from losses (Wang et al. 2024)."""
+    """VFL-CZOFO: backpropagation at both ends, the gradient between them estimated from losses
+    (Wang et al. 2024).
+    """
 
     name: Literal["czofo"] = "czofo"
     """The method."""
     variant: Literal["published", "per_row"] = "published"
-    """n differences of the batch's mean loss, sent as they are; or (ours) n of every row, and the gradient is sent."""
+    """n differences of the batch's mean loss, sent as they are; or (ours) n of every row, and the
+    gradient is sent.
+    """
     lr: Positive = 0.02
     """Step size of the clients."""
     lr_at: StepSizesAt | None = None
-    """Step sizes of the clients from later updates on: [[update, lr], ...]; left out: lr throughout."""
+    """Step sizes of the clients from later updates on: [[update, lr], ...]; left out: lr
+    throughout.
+    """
     momentum: Momentum = 0.0
     """Momentum of the clients."""
     smoothing: Positive = 1e-3
     """Smoothing radius λ of the perturbations of an embedding."""
     perturbations: Perturbations = 5
-    """Perturbations n of the batch, or of every row; "coordinate" directions have E in their place."""
+    """Perturbations n of the batch, or of every row; "coordinate" directions have E in their
+    place.
+    """
     directions: Literal["uniform", "normal", "coordinate"] = "uniform"
-    """Of every row: on the unit sphere, standard normal, or along each coordinate, both ways, with losses by row."""
+    """Of every row: on the unit sphere, standard normal, or along each coordinate, both ways, with
+    losses by row.
+    """
     upload_bits: Bits | None = None
     """Bits per number of an upload, by uniform scale compression; left out: float32."""
     answer_bits: Bits | None = None
     """Bits per number of an answer, by uniform scale compression; left out: float32."""
     calibration: Calibration = "counted"
-    """Noise for the releases one record takes part in, or smaller by the DPZV papers' sampling argument."""
+    """Noise for the releases one record takes part in, or smaller by the DPZV papers' sampling
+    argument.
+    """
 
     @property
     def answers_differences(self) -> bool:
@@ -80,10 +94,12 @@ class CzofoConfig(Batched):
 
 
 class SharedDirections:
-    """The directions of an upload, which server and client derive from the run's key and send nobody.
+    """The directions of an upload, which server and client derive from the run's key and send
+    nobody.
 
-    They follow from client and step alone. As published every row's own part is drawn: on the unit sphere of its E
-    dimensions, where E[v vᵀ] = I/E for a row and 0 between two, or standard normal, E[v vᵀ] = I.
+    They follow from client and step alone. As published every row's own part is drawn: on the unit
+    sphere of its E dimensions, where E[v vᵀ] = I/E for a row and 0 between two, or standard normal,
+    E[v vᵀ] = I.
     """
 
     def __init__(self, config: CzofoConfig, key: Key) -> None:
@@ -104,19 +120,24 @@ class SharedDirections:
     def gradient(
         self, differences_n: np.ndarray, client: int, step: int, rows: int, width: int
     ) -> np.ndarray:
-        """Return g_h = (φ/λ) mean_k δ_k v_k, the mean loss's gradient by the embeddings, float32 [B, E].
+        """Return g_h = (φ/λ) mean_k δ_k v_k, the mean loss's gradient by the embeddings, float32
+        [B, E].
 
         φ undoes E[v vᵀ]: E for uniform directions, 1 for normal ones.
         """
         config, total_BE = self._config, np.zeros((rows, width))
-        for difference, v_BE in zip(differences_n, self.draw(client, step, rows, width), strict=True):
+        for difference, v_BE in zip(
+            differences_n, self.draw(client, step, rows, width), strict=True
+        ):
             total_BE += np.multiply(v_BE, difference, dtype=np.float64)
         factor = width if config.directions == "uniform" else 1
         return (factor / (config.smoothing * config.perturbations) * total_BE).astype(np.float32)
 
 
 class CzofoClient(VaflClient):
-    """Uploads the embeddings of its batch, backpropagates the gradient that it gets or makes of loss differences."""
+    """Uploads the embeddings of its batch, backpropagates the gradient that it gets or makes of
+    loss differences.
+    """
 
     def __init__(
         self,
@@ -155,18 +176,24 @@ class CzofoClient(VaflClient):
         self._shape = rows, width
 
     def work(self) -> Upload:
-        """Return the next batch's embeddings: released, then compressed, which is post-processing of the release."""
+        """Return the next batch's embeddings: released, then compressed, which is post-processing
+        of the release.
+        """
         upload, bits = super().work(), self._config.upload_bits
         assert isinstance(upload.body, Embeddings)
         values_BE = upload.body.values
         self._shape = (len(values_BE), values_BE.shape[1])
         if bits is None:
             return upload
-        return upload._replace(body=CompressedEmbeddings(upload.body.ids, *compress(values_BE, bits)))
+        return upload._replace(
+            body=CompressedEmbeddings(upload.body.ids, *compress(values_BE, bits))
+        )
 
 
 class CzofoServer(CachingServer):
-    """Answers every upload with what its losses at perturbed embeddings say of the gradient; then trains its head."""
+    """Answers every upload with what its losses at perturbed embeddings say of the gradient; then
+    trains its head.
+    """
 
     def __init__(self, top: Top, sizes: ServerSizes, config: CzofoConfig, key: Key) -> None:
         super().__init__(top, sizes)
@@ -183,8 +210,8 @@ class CzofoServer(CachingServer):
         if not np.isfinite(found).all():
             what = "a loss difference" if self._config.answers_differences else "a gradient"
             raise Diverged(
-                f"{what} must be finite, but one for client {client}, step {upload.step} is not: choose a smaller "
-                "step size"
+                f"{what} must be finite, but one for client {client}, step {upload.step} is not: "
+                "choose a smaller step size"
             )
         loss = self.top.train(ids)
         cache = self.top.ages(ids, self._round, client)
@@ -196,10 +223,14 @@ class CzofoServer(CachingServer):
             return body.values
         if isinstance(body, CompressedEmbeddings) and bits is not None:
             return decompress(body.levels, body.limits, bits, (len(body.ids), self.sizes.width))
-        raise TypeError(f"a VFL-CZOFO server of {bits or 32}-bit uploads cannot serve {type(body).__name__}")
+        raise TypeError(
+            f"a VFL-CZOFO server of {bits or 32}-bit uploads cannot serve {type(body).__name__}"
+        )
 
     def _found(self, upload: Upload, values_BE: np.ndarray) -> np.ndarray:
-        """Return the n differences δ_k of the mean loss, or the estimate of its gradient [B, E], float32."""
+        """Return the n differences δ_k of the mean loss, or the estimate of its gradient [B, E],
+        float32.
+        """
         config, ids, rows = self._config, upload.ids, max(1, len(upload.ids))
         if config.variant == "per_row":
             key = self._key / upload.client / upload.step
@@ -214,10 +245,14 @@ class CzofoServer(CachingServer):
         return self.top.mean_differences(upload.client, ids, ahead_nBE).astype(np.float32)
 
     def _along_coordinates(self, client: int, ids: np.ndarray, values_BE: np.ndarray) -> np.ndarray:
-        """Return (ℓ_i(h + λe_k) - ℓ_i(h - λe_k)) / 2λ of every row i and coordinate k, float32 [B, E]."""
+        """Return (ℓ_i(h + λe_k) - ℓ_i(h - λe_k)) / 2λ of every row i and coordinate k, float32 [B,
+        E].
+        """
         slopes_BE, radius = np.empty_like(values_BE), self._config.smoothing
         for k, step_E in enumerate(np.eye(self.sizes.width, dtype=np.float32) * np.float32(radius)):
-            slopes_BE[:, k] = self.top.row_slopes(client, ids, values_BE + step_E, values_BE - step_E, radius)
+            slopes_BE[:, k] = self.top.row_slopes(
+                client, ids, values_BE + step_E, values_BE - step_E, radius
+            )
         return slopes_BE
 
     def _body(self, found: np.ndarray) -> Body:
@@ -241,7 +276,7 @@ def _client(parts: ClientParts, config: CzofoConfig) -> CzofoClient:
     privacy = row_privacy(parts.noise, "embedding", "embedding")
     training = BottomTraining(descent=FirstOrder(config.lr, config.momentum), clip=privacy.clip)
     return CzofoClient(
-        *(parts.client, parts.bottom(training), parts.batches(config), config, _key(parts), privacy)
+        parts.client, parts.bottom(training), parts.batches(config), config, _key(parts), privacy
     )
 
 
@@ -252,13 +287,14 @@ def _server(parts: ServerParts, config: CzofoConfig) -> CzofoServer:
 def _contradictions(config: CzofoConfig, sections: Sections) -> Iterator[str]:
     if config.variant == "per_row" and config.directions != "uniform":
         yield (
-            f'method.directions: wanted "uniform" with variant = "per_row", got "{config.directions}"; '
-            'set variant = "published" or leave directions out'
+            'method.directions: wanted "uniform" with variant = "per_row", got '
+            f'"{config.directions}"; set variant = "published" or leave directions out'
         )
     if sections.loss == "cox" and not config.answers_differences:
         yield (
-            'method.variant: wanted "published" with directions = "uniform" or "normal", which take the loss of a '
-            'batch, with survival times (model.loss = "cox"): they have no loss of a single row'
+            'method.variant: wanted "published" with directions = "uniform" or "normal", which '
+            'take the loss of a batch, with survival times (model.loss = "cox"): they have no loss '
+            "of a single row"
         )
 
 
@@ -268,11 +304,13 @@ def compressed_bytes(count: int, bits: int | None) -> int:
 
 
 def compress(values: np.ndarray, bits: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the packed levels, uint8 [⌈cb / 8⌉], and the limits, float32 [2], of float32 numbers of any shape.
+    """Return the packed levels, uint8 [⌈cb / 8⌉], and the limits, float32 [2], of float32 numbers
+    of any shape.
 
-    Levels are spaced evenly from the smallest number to the largest, and a number goes to the nearest. This is biased
-    and deterministic, unlike FedCom's quantiser (`raydpzv.methods.horizontal.compression.Quantised`), whose coins make
-    its mean right and need an address. If a number is not finite, the limits are NaN.
+    Levels are spaced evenly from the smallest number to the largest, and a number goes to the
+    nearest. This is biased and deterministic, unlike FedCom's quantiser
+    (`raydpzv.methods.horizontal.compression.Quantised`), whose coins make its mean right and need
+    an address. If a number is not finite, the limits are NaN.
     """
     limits = np.zeros(2, np.float32)
     if values.size:
@@ -287,8 +325,12 @@ def compress(values: np.ndarray, bits: int) -> tuple[np.ndarray, np.ndarray]:
     return np.packbits(bits_cb.astype(np.uint8), bitorder="little"), limits
 
 
-def decompress(packed: np.ndarray, limits: np.ndarray, bits: int, shape: Sequence[int]) -> np.ndarray:
-    """Return the numbers that the levels stand for, float32 of this shape. ValueError: levels of another count."""
+def decompress(
+    packed: np.ndarray, limits: np.ndarray, bits: int, shape: Sequence[int]
+) -> np.ndarray:
+    """Return the numbers that the levels stand for, float32 of this shape. ValueError: levels of
+    another count.
+    """
     count = math.prod(shape)
     if len(packed) != -(-count * bits // 8):
         raise ValueError(f"wanted {count} levels of {bits} bits, got {len(packed)} bytes")
@@ -308,7 +350,9 @@ CZOFO = VerticalMethod(
     client=_client,
     server=_server,
     noise=lambda c: NoisePlan(
-        "embedding", calibration=c.calibration, traffic=lambda batch, width: traffic(c, batch, width)
+        "embedding",
+        calibration=c.calibration,
+        traffic=lambda batch, width: traffic(c, batch, width),
     ),
     contradictions=_contradictions,
 )

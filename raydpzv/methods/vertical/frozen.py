@@ -1,7 +1,8 @@
 """Control: random bottom models that are never trained, and a head trained on what they send.
 
-With privacy.mode = "proved" the head learns by DP-SGD; or, against the server, each client clips every embedding and
-noises it once, and the head is the linear discriminant of the noised rows, the noise's covariance taken off.
+With privacy.mode = "proved" the head learns by DP-SGD; or, against the server, each client clips
+every embedding and noises it once, and the head is the linear discriminant of the noised rows, the
+noise's covariance taken off.
 """
 
 # D rows, B batch, E embedding width
@@ -42,13 +43,15 @@ class FrozenConfig(Batched):
     name: Literal["frozen"] = "frozen"
     """The method."""
     server: Literal["sgd", "dp_sgd", "discriminant"] = "sgd"
-    """How the head learns: backpropagation; that with every record's gradient cut to privacy.clip and noise on the sum
-    (privacy.mode = "proved"); or a linear head in closed form from all rows that every client has sent (linear algebra
-    whose last bits differ between machines)."""
+    """How the head learns: backpropagation; that with every record's gradient cut to privacy.clip
+    and noise on the sum (privacy.mode = "proved"); or a linear head in closed form from all rows
+    that every client has sent (linear algebra whose last bits differ between machines)."""
 
 
 class FrozenClient(SplitClient):
-    """Uploads the embeddings of its batches; gets nothing back. noise: what is sent of them instead."""
+    """Uploads the embeddings of its batches; gets nothing back. noise: what is sent of them
+    instead.
+    """
 
     def __init__(
         self, client: int, bottom: Bottom, batches: Batches, noise: MemoizedRelease | None = None
@@ -75,7 +78,9 @@ class FrozenClient(SplitClient):
 
 
 class FrozenServer(CachingServer):
-    """Trains its head on every upload and the cached embeddings of the others; sends empty answers."""
+    """Trains its head on every upload and the cached embeddings of the others; sends empty
+    answers.
+    """
 
     def receive(self, upload: Upload) -> Sequence[Order]:
         """Refresh the table and train the head."""
@@ -95,7 +100,8 @@ class FrozenServer(CachingServer):
 class PrivateHeadServer(FrozenServer):
     """Moves its head along noised sums of clipped gradients, and computes no training loss.
 
-    Embeddings are functions of a record's own features, so that nothing but these sums depends on more than one record.
+    Embeddings are functions of a record's own features, so that nothing but these sums depends on
+    more than one record.
     """
 
     def __init__(self, top: Top, sizes: ServerSizes, release: GradientRelease) -> None:
@@ -134,7 +140,9 @@ class DiscriminantServer(FrozenServer):
         return super().parameters()
 
     def _learn(self, ids: np.ndarray, answer: Order) -> Order:
-        """Wait until the head is wanted: it depends on what was sent, not in which order. There is no training loss."""
+        """Wait until the head is wanted: it depends on what was sent, not in which order. There is
+        no training loss.
+        """
         self._fitted = False
         return answer
 
@@ -165,8 +173,14 @@ def _server(parts: ServerParts, config: FrozenConfig) -> FrozenServer:
 
 def _noise(config: FrozenConfig) -> NoisePlan | None:
     if config.server == "dp_sgd":
-        return NoisePlan("mean", hidden=False, head="dp_sgd", proved_heads=("dp_sgd",), proves="head")
-    return NoisePlan("embedding", hidden=False, proves="rows") if config.server == "discriminant" else None
+        return NoisePlan(
+            "mean", hidden=False, head="dp_sgd", proved_heads=("dp_sgd",), proves="head"
+        )
+    return (
+        NoisePlan("embedding", hidden=False, proves="rows")
+        if config.server == "discriminant"
+        else None
+    )
 
 
 def _contradictions(config: FrozenConfig, sections: Sections) -> Iterator[str]:
@@ -176,8 +190,8 @@ def _contradictions(config: FrozenConfig, sections: Sections) -> Iterator[str]:
         yield f'model.head: wanted "linear" with method.server = "discriminant", got "{sections.model.head}"'
     if config.server == "discriminant" and sections.loss != "cross_entropy":
         yield (
-            f'model.loss: wanted "cross_entropy" with method.server = "discriminant", which tells classes apart, got '
-            f'"{sections.loss}"; use method.server = "sgd"'
+            'model.loss: wanted "cross_entropy" with method.server = "discriminant", which tells '
+            f'classes apart, got "{sections.loss}"; use method.server = "sgd"'
         )
 
 

@@ -1,4 +1,6 @@
-"""Releases of a client's embeddings: perturbed inside the layers, clipped, noised, each with its receipt."""
+"""Releases of a client's embeddings: perturbed inside the layers, clipped, noised, each with its
+receipt.
+"""
 
 # D rows, B batch, E embedding width
 
@@ -26,9 +28,11 @@ LayerLaw = Literal["uniform", "gaussian"]
 
 @dataclass(frozen=True)
 class RowPrivacy:
-    """Clipping norm of each row (None: no clip), noise deviation σ per coordinate, and the noise's source (None: none).
+    """Clipping norm of each row (None: no clip), noise deviation σ per coordinate, and the noise's
+    source (None: none).
 
-    layers: c_l of the inner layers, first to last; the last number holds for all further layers, () for no noise.
+    layers: c_l of the inner layers, first to last; the last number holds for all further layers, ()
+    for no noise.
     law: of the noise inside the layers.
     """
 
@@ -40,7 +44,9 @@ class RowPrivacy:
 
 
 Calibration = Literal["counted", "sampled"]
-"""Noise for the releases one record takes part in, or smaller by the DPZV papers' sampling argument."""
+"""Noise for the releases one record takes part in, or smaller by the DPZV papers' sampling
+argument.
+"""
 
 
 def row_privacy(
@@ -66,20 +72,30 @@ class EmbeddingRelease:
     def __init__(self, privacy: RowPrivacy) -> None:
         self._privacy = privacy
 
-    def release(self, values_BE: np.ndarray, address: Address) -> tuple[np.ndarray, tuple[Release, ...]]:
-        """Return what is sent of these embeddings, float32 [B, E], and its receipt if noise is added."""
+    def release(
+        self, values_BE: np.ndarray, address: Address
+    ) -> tuple[np.ndarray, tuple[Release, ...]]:
+        """Return what is sent of these embeddings, float32 [B, E], and its receipt if noise is
+        added.
+        """
         privacy = self._privacy
         if privacy.noise is None:
             return values_BE, ()
         sent_BE, receipt = release_rows(
-            values_BE, threshold=privacy.clip, sigma=privacy.sigma, noise=privacy.noise, address=address
+            values_BE,
+            threshold=privacy.clip,
+            sigma=privacy.sigma,
+            noise=privacy.noise,
+            address=address,
         )
         return sent_BE, (Release(address[2], math.nan, receipt),)
 
     def layer_noise(self, address: Address) -> LayerNoise | None:
-        """Return noise of deviation c_l for what every layer but the last puts out. VAFL Eq. (10), (11b), G.3.2.
+        """Return noise of deviation c_l for what every layer but the last puts out. VAFL Eq. (10),
+        (11b), G.3.2.
 
-        The last one's noise Z_L is Gaussian and is the release itself. None where there is none inside the layers.
+        The last one's noise Z_L is Gaussian and is the release itself. None where there is none
+        inside the layers.
         """
         layers, source = self._privacy.layers, self._privacy.noise
         if not layers or source is None:
@@ -91,20 +107,28 @@ class EmbeddingRelease:
             deviation = layers[min(layer, len(layers) - 1)]
             if self._privacy.law == "gaussian":
                 return np.float32(deviation) * source.normal(count, place).astype(np.float32)
-            return np.float32(math.sqrt(3) * deviation) * source.uniform(count, place).astype(np.float32)
+            return np.float32(math.sqrt(3) * deviation) * source.uniform(count, place).astype(
+                np.float32
+            )
 
         return draw
 
 
 class MemoizedRelease:
-    """Rows of embeddings that are clipped and noised once, and then repeated whenever they are asked for."""
+    """Rows of embeddings that are clipped and noised once, and then repeated whenever they are
+    asked for.
+    """
 
     def __init__(self, how: IntegerRelease, rows: int) -> None:
         self._how, self._sent_DE = how, np.zeros((rows, 0), np.float32)
         self._known_D = np.zeros(rows, bool)
 
-    def release(self, ids: np.ndarray, values_BE: np.ndarray) -> tuple[np.ndarray, tuple[Release, ...]]:
-        """Return what is sent of the embeddings of these rows, float32 [B, E], and the receipt of those noised now."""
+    def release(
+        self, ids: np.ndarray, values_BE: np.ndarray
+    ) -> tuple[np.ndarray, tuple[Release, ...]]:
+        """Return what is sent of the embeddings of these rows, float32 [B, E], and the receipt of
+        those noised now.
+        """
         if not self._sent_DE.shape[1]:
             self._sent_DE = np.zeros((len(self._known_D), values_BE.shape[1]), np.float32)
         new_B = ~self._known_D[ids]

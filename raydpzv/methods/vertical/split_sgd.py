@@ -1,7 +1,7 @@
 """Control: synchronous split learning by backpropagation, without privacy.
 
-All clients embed the same rows; the server waits for all of them, backpropagates, and sends each the gradient of
-its embeddings with the next rows.
+All clients embed the same rows; the server waits for all of them, backpropagates, and sends each
+the gradient of its embeddings with the next rows.
 """
 
 # M clients, B batch, E embedding width
@@ -20,7 +20,14 @@ from raydpzv.engine.split_model import Bottom, BottomTraining, FirstOrder, Top
 from raydpzv.methods.descriptor import ClientParts, ServerParts, VerticalMethod
 from raydpzv.methods.roles import Order, Upload
 from raydpzv.methods.schedule import Schedule, StepSizesAt, schedule_of
-from raydpzv.methods.vertical.base import Batched, ServerSizes, SplitClient, SplitServer, gradient_top, sizes
+from raydpzv.methods.vertical.base import (
+    Batched,
+    ServerSizes,
+    SplitClient,
+    SplitServer,
+    gradient_top,
+    sizes,
+)
 from raydpzv.settings.bounds import Momentum, Positive
 from raydpzv.wire.messages import Embeddings, GradientAndRows, Rows
 
@@ -34,7 +41,9 @@ class SplitSgdConfig(Batched):
     lr: Positive = 0.02
     """Step size of the clients."""
     lr_at: StepSizesAt | None = None
-    """Step sizes of the clients from later updates on: [[update, lr], ...]; left out: lr throughout."""
+    """Step sizes of the clients from later updates on: [[update, lr], ...]; left out: lr
+    throughout.
+    """
     momentum: Momentum = 0.9
     """Momentum of the clients."""
 
@@ -59,7 +68,9 @@ class SgdClient(SplitClient):
         return [self._step, *([] if self._next_ids is None else self._next_ids.tolist())]
 
     def resume_at(self, counts: Sequence[int]) -> None:
-        """Continue from another client's counts: the last upload's answer needs its `forward` again."""
+        """Continue from another client's counts: the last upload's answer needs its `forward`
+        again.
+        """
         self._step, *ids = counts
         if self._step:
             self._next_ids = np.array(ids, np.int32)
@@ -75,7 +86,9 @@ class SgdClient(SplitClient):
 
 
 class SgdServer(SplitServer):
-    """Waits for all clients' embeddings of one batch, then updates its head and answers everybody."""
+    """Waits for all clients' embeddings of one batch, then updates its head and answers
+    everybody.
+    """
 
     def __init__(self, top: Top, batches: Batches, sizes: ServerSizes) -> None:
         super().__init__(top, sizes)
@@ -96,7 +109,9 @@ class SgdServer(SplitServer):
     def first_orders(self) -> Sequence[Order]:
         """Name the first rows."""
         ids = self._batches.draw(0)
-        return [Order(m, Rows(ids), upload_bytes=self._upload_bytes) for m in range(self.sizes.clients)]
+        return [
+            Order(m, Rows(ids), upload_bytes=self._upload_bytes) for m in range(self.sizes.clients)
+        ]
 
     def receive(self, upload: Upload) -> Sequence[Order]:
         """Collect; when the last client's embeddings are there, step and answer in client order."""
@@ -107,7 +122,9 @@ class SgdServer(SplitServer):
         if len(self._waiting) < self.sizes.clients:
             return ()
         bodies = [self._waiting.pop(m) for m in range(self.sizes.clients)]
-        loss, gradient_BME = self.top.backward_on(np.stack([b.values for b in bodies], 1), bodies[0].ids)
+        loss, gradient_BME = self.top.backward_on(
+            np.stack([b.values for b in bodies], 1), bodies[0].ids
+        )
         self._step += 1
         ids = self._batches.draw(self._step)
         return [
@@ -124,7 +141,9 @@ class SgdServer(SplitServer):
 
 def _client(parts: ClientParts, config: SplitSgdConfig) -> SgdClient:
     descent = FirstOrder(config.lr, config.momentum)
-    return SgdClient(parts.client, parts.bottom(BottomTraining(descent=descent)), schedule_of(config, "lr"))
+    return SgdClient(
+        parts.client, parts.bottom(BottomTraining(descent=descent)), schedule_of(config, "lr")
+    )
 
 
 def _server(parts: ServerParts, config: SplitSgdConfig) -> SgdServer:

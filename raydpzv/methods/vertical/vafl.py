@@ -1,8 +1,11 @@
-"""VAFL: asynchronous vertical learning by backpropagation through stale embeddings, with perturbed local embeddings.
+"""VAFL: asynchronous vertical learning by backpropagation through stale embeddings, with perturbed
+local embeddings.
 
-Source: VAFL (Chen, Jin, Sun, Yin 2020), Algorithms 1 and 2, Section 4. Differences from the paper as printed, with
-reasons: an embedding can be clipped before its noise (the paper bounds no sensitivity, and without that no ε follows);
-the noise can be on the gradient sent down in place of the embedding sent up (DPZV's threat model).
+Source: VAFL (Chen, Jin, Sun, Yin 2020), Algorithms 1 and 2, Section 4. Differences from the paper
+as printed, with
+reasons: an embedding can be clipped before its noise (the paper bounds no sensitivity, and without
+that no ε follows); the noise can be on the gradient sent down in place of the embedding sent up
+(DPZV's threat model).
 """
 
 # M clients, D rows, B batch, E embedding width, N rows of a group of uploads together
@@ -63,56 +66,83 @@ UPLOAD, QUERY = 0, 2
 
 @dataclass(frozen=True)
 class VaflConfig(Batched):
-    """VAFL: asynchronous backpropagation through stale embeddings, perturbed local embeddings (Chen et al. 2020)."""
+    """VAFL: asynchronous backpropagation through stale embeddings, perturbed local embeddings (Chen
+    et al. 2020).
+    """
 
     name: Literal["vafl"] = "vafl"
     """The method."""
     lr: Positive = 0.02
     """Step size of the clients."""
     lr_at: StepSizesAt | None = None
-    """Step sizes of the clients from later updates on: [[update, lr], ...]; left out: lr throughout."""
+    """Step sizes of the clients from later updates on: [[update, lr], ...]; left out: lr
+    throughout.
+    """
     momentum: Momentum = 0.0
     """Momentum of the clients (the paper has none)."""
     lr_decay: Count | None = None
-    """K_0: step sizes of clients and head are lr · K_0 / (K_0 + k) after k rounds; left out: constant."""
+    """K_0: step sizes of clients and head are lr · K_0 / (K_0 + k) after k rounds; left out:
+    constant.
+    """
     l2: NotNegative = 0.0
     """Regulariser of the clients' parameters, l2 ‖w‖² / 2."""
     synchrony: Literal["asynchronous", "t-synchronous", "synchronous"] = "asynchronous"
-    """A step for every upload; for every wait_for uploads; or for all clients' on the same rows (block SGD)."""
+    """A step for every upload; for every wait_for uploads; or for all clients' on the same rows
+    (block SGD).
+    """
     wait_for: Annotated[int, Bounds(ge=2)] | None = None
-    """t of "t-synchronous": uploads of different clients that the server waits for; all of them are answered."""
+    """t of "t-synchronous": uploads of different clients that the server waits for; all of them are
+    answered.
+    """
     max_delay: Count | None = None
-    """D: cached embeddings older than so many rounds are queried afresh before a step; left out: no bound."""
+    """D: cached embeddings older than so many rounds are queried afresh before a step; left out: no
+    bound.
+    """
     query_first: bool = False
-    """Steps 6, 7, 4, 5 of Algorithm 1: an activation begins by asking for the gradient of the last upload, by the head
-    and the embeddings of then, and uploads after that step; false: 4, 5, 6, 7."""
+    """Steps 6, 7, 4, 5 of Algorithm 1: an activation begins by asking for the gradient of the last
+    upload, by the head and the embeddings of then, and uploads after that step; false: 4, 5, 6,
+    7."""
     also_send: Count | None = None
-    """Rows beside its batch whose embeddings an upload refreshes in the server's cache; left out: none."""
+    """Rows beside its batch whose embeddings an upload refreshes in the server's cache; left out:
+    none.
+    """
     noise_on: Literal["embedding", "gradient"] = "embedding"
-    """Noise of [privacy] on what goes up (against the server) or on what comes down (against the clients)."""
+    """Noise of [privacy] on what goes up (against the server) or on what comes down (against the
+    clients).
+    """
     layer_noise: tuple[NotNegative, ...] = ()
-    """Deviations c_l of noise inside the layers, from the first on; the last number holds for the rest."""
+    """Deviations c_l of noise inside the layers, from the first on; the last number holds for the
+    rest.
+    """
     layer_law: LayerLaw = "uniform"
     """That noise's law: uniform on ±√3 c_l, or normal (the paper's LSTMs)."""
     calibration: Calibration = "counted"
-    """Noise for the releases one record takes part in, or smaller by the DPZV papers' sampling argument."""
+    """Noise for the releases one record takes part in, or smaller by the DPZV papers' sampling
+    argument.
+    """
 
 
 def step_scale(lr_decay: int | None, round: int) -> float:
-    """Return K_0 / (K_0 + k) for server round k + 1, the step sizes of VAFL's Theorems 2 and 4 over their first."""
+    """Return K_0 / (K_0 + k) for server round k + 1, the step sizes of VAFL's Theorems 2 and 4 over
+    their first.
+    """
     return 1.0 if lr_decay is None else lr_decay / (lr_decay + round - 1)
 
 
 @dataclass(frozen=True)
 class OtherRows:
-    """Rows whose embeddings a client sends beside its batch: `count` of the D rows, drawn anew at every step."""
+    """Rows whose embeddings a client sends beside its batch: `count` of the D rows, drawn anew at
+    every step.
+    """
 
     count: int
     rows: int
     key: Key
 
     def draw(self, step: int, selected: np.ndarray) -> np.ndarray:
-        """Return the numbers of rows that are not selected, int32 [R], all of them if there are no more."""
+        """Return the numbers of rows that are not selected, int32 [R], all of them if there are no
+        more.
+        """
         left = np.setdiff1d(np.arange(self.rows, dtype=np.int32), selected)
         return (self.key / step).generator().choice(left, min(self.count, len(left)), replace=False)
 
@@ -153,18 +183,24 @@ class VaflClient(SplitClient):
         return [self._step, self._queries]
 
     def resume_at(self, counts: Sequence[int]) -> None:
-        """Continue from another client's counts: the last upload's answer needs its `forward` again."""
+        """Continue from another client's counts: the last upload's answer needs its `forward`
+        again.
+        """
         self._step, self._queries = counts
         if self._step:
             self._forward(self._step - 1)
 
     def _forward(self, step: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return a step's rows, int32 [B], and their embeddings [B, E], for which a gradient may come."""
+        """Return a step's rows, int32 [B], and their embeddings [B, E], for which a gradient may
+        come.
+        """
         ids = self._batches.draw(step)
         return ids, self.bottom.forward(ids, self._release.layer_noise((self.client, step, UPLOAD)))
 
     def work(self) -> Upload:
-        """Return the next batch's embeddings, and those of other rows if wanted (Algorithm 1, lines 4 and 5)."""
+        """Return the next batch's embeddings, and those of other rows if wanted (Algorithm 1, lines
+        4 and 5).
+        """
         step, address = self._step, (self.client, self._step, UPLOAD)
         ids, embedded_BE = self._forward(step)
         sent_BE, releases = self._release.release(embedded_BE, address)
@@ -188,7 +224,9 @@ class QueriedClient(VaflClient):
         return super().process(order)
 
     def _fresh(self, ids: np.ndarray) -> Upload:
-        """Return these rows' embeddings by the model as it is: noised anew, which is a release of its own."""
+        """Return these rows' embeddings by the model as it is: noised anew, which is a release of
+        its own.
+        """
         address = (self.client, self._queries, QUERY)
         self._queries += 1
         embedded_BE = self.bottom.embed(ids, self._release.layer_noise(address))
@@ -199,12 +237,16 @@ class QueriedClient(VaflClient):
 
 
 class QueryFirstClient(VaflClient):
-    """Asks for the gradient of its last upload when it wakes, learns from it, and uploads then (steps 6, 7, 4, 5)."""
+    """Asks for the gradient of its last upload when it wakes, learns from it, and uploads then
+    (steps 6, 7, 4, 5).
+    """
 
     _asks = False
 
     def counts(self) -> list[int]:
-        """Return uploads, answers to queries, and whether the next activation begins with a request."""
+        """Return uploads, answers to queries, and whether the next activation begins with a
+        request.
+        """
         return [*super().counts(), int(self._asks)]
 
     def resume_at(self, counts: Sequence[int]) -> None:
@@ -213,24 +255,33 @@ class QueryFirstClient(VaflClient):
         self._asks = bool(asks)
 
     def apply(self, order: Order) -> None:
-        """Take in an answer; whether the next activation begins with a request is the order's word."""
+        """Take in an answer; whether the next activation begins with a request is the order's
+        word.
+        """
         super().apply(order)
         self._asks = order.asks
 
     def work(self) -> Upload:
-        """Return the request, or the next batch's embeddings by the model that the answer to it made."""
+        """Return the request, or the next batch's embeddings by the model that the answer to it
+        made.
+        """
         if not self._asks:
             return super().work()
         return Upload(
-            self.client, self._step, GradientRequest(np.array([self._step - 1], np.int64)), is_query=True
+            self.client,
+            self._step,
+            GradientRequest(np.array([self._step - 1], np.int64)),
+            is_query=True,
         )
 
 
 @dataclass(frozen=True)
 class Synchrony:
-    """When the server steps: on every upload (wait_for = 1), or on those of t clients together (Algorithm 2).
+    """When the server steps: on every upload (wait_for = 1), or on those of t clients together
+    (Algorithm 2).
 
-    same_rows: all clients draw the same rows, so that with t = M a step is one of block SGD, in any order of arrival.
+    same_rows: all clients draw the same rows, so that with t = M a step is one of block SGD, in any
+    order of arrival.
     max_delay: D, a cached embedding older than that many rounds is queried afresh first.
     """
 
@@ -244,11 +295,13 @@ Numbered = tuple[int, Upload]
 
 
 class VaflServer(CachingServer):
-    """Keeps labels, head and the table of newest embeddings; answers uploads with the gradient by them.
+    """Keeps labels, head and the table of newest embeddings; answers uploads with the gradient by
+    them.
 
-    privacy: noise on the gradients, if any. also_sent: rows beside the batch in every upload of fixed size. A round is
-    an upload accepted; where a query is open, uploads that come meanwhile wait and are served in their order, so that
-    an upload's round stays what its cached rows' ages refer to.
+    privacy: noise on the gradients, if any. also_sent: rows beside the batch in every upload of
+    fixed size. A round is an upload accepted; where a query is open, uploads that come meanwhile
+    wait and are served in their order, so that an upload's round stays what its cached rows' ages
+    refer to.
     """
 
     def __init__(
@@ -279,7 +332,9 @@ class VaflServer(CachingServer):
         self._asked = set(state["asked"])
 
     def receive(self, upload: Upload) -> Sequence[Order]:
-        """Take an upload or the answer to a query; return the answers and queries that it leads to."""
+        """Take an upload or the answer to a query; return the answers and queries that it leads
+        to.
+        """
         body = upload.body
         if isinstance(body, FreshEmbeddings):
             self._asked.discard(upload.client)
@@ -314,7 +369,9 @@ class VaflServer(CachingServer):
         ]
 
     def _serve(self, group: Sequence[Numbered]) -> list[Order]:
-        """Step the head on the group's rows and answer each of its clients (Algorithm 1 and 2, lines 8 to 13)."""
+        """Step the head on the group's rows and answer each of its clients (Algorithm 1 and 2,
+        lines 8 to 13).
+        """
         for numbered in group:
             self._put(numbered)
         same = self._synchrony.same_rows
@@ -335,7 +392,8 @@ class VaflServer(CachingServer):
     def _learn(
         self, ids: np.ndarray, group: Sequence[Numbered], spans: Sequence[slice]
     ) -> tuple[float, list[np.ndarray]]:
-        """Step the head; return the mean loss before it, and each client's gradient of its own rows' mean loss.
+        """Step the head; return the mean loss before it, and each client's gradient of its own
+        rows' mean loss.
 
         Both gradients are taken at the same head and embeddings (VAFL Eq. (2a), (2b)).
         """
@@ -350,15 +408,19 @@ class VaflServer(CachingServer):
         values_BE, releases = self._released(gradient_BE, upload)
         if not np.isfinite(values_BE).all():
             raise Diverged(
-                f"a gradient must be finite, but the one for client {upload.client}, step {upload.step} is not: "
-                "choose a smaller step size"
+                f"a gradient must be finite, but the one for client {upload.client}, step "
+                f"{upload.step} is not: choose a smaller step size"
             )
         cache = self.top.ages(upload.ids, round, upload.client)
         body = Gradient(values_BE)
         return self.answer(upload, body, round=round, releases=releases, cache=cache, loss=loss)
 
-    def _released(self, gradient_BE: np.ndarray, upload: Upload) -> tuple[np.ndarray, tuple[Release, ...]]:
-        """Clip and noise each row's own gradient, B times its part in the mean loss's, if noise is on it."""
+    def _released(
+        self, gradient_BE: np.ndarray, upload: Upload
+    ) -> tuple[np.ndarray, tuple[Release, ...]]:
+        """Clip and noise each row's own gradient, B times its part in the mean loss's, if noise is
+        on it.
+        """
         privacy, rows = self._privacy, len(gradient_BE)
         if privacy.noise is None:
             return np.ascontiguousarray(gradient_BE), ()
@@ -381,7 +443,9 @@ class VaflServer(CachingServer):
 
 
 class QueryFirstServer(VaflServer):
-    """Steps the head on every upload, and answers it when its client asks: by the head and the cache of then."""
+    """Steps the head on every upload, and answers it when its client asks: by the head and the
+    cache of then.
+    """
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
@@ -415,7 +479,9 @@ class QueryFirstServer(VaflServer):
 
 def make_client(parts: ClientParts, config: VaflConfig) -> VaflClient:
     """Return a client that backpropagates what it gets."""
-    privacy = row_privacy(parts.noise, "embedding", config.noise_on, config.layer_noise, config.layer_law)
+    privacy = row_privacy(
+        parts.noise, "embedding", config.noise_on, config.layer_noise, config.layer_law
+    )
     descent = FirstOrder(config.lr, config.momentum, config.l2)
     bottom = parts.bottom(BottomTraining(descent=descent, clip=privacy.clip))
     batches = parts.batches(config, shared=config.synchrony == "synchronous")
@@ -432,14 +498,17 @@ def _other_rows(parts: ClientParts, config: VaflConfig) -> OtherRows | None:
     left = parts.rows - int(config.batch)
     if config.also_send > left and config.batches != "poisson":
         raise SpecError(
-            f"method.also_send: wanted at most {left} (training rows beside the batch), got {config.also_send}"
+            f"method.also_send: wanted at most {left} (training rows beside the batch), got "
+            f"{config.also_send}"
         )
     return OtherRows(config.also_send, parts.rows, parts.coins / "other rows" / parts.client)
 
 
 def _server(parts: ServerParts, config: VaflConfig) -> VaflServer:
     return (QueryFirstServer if config.query_first else VaflServer)(
-        *(gradient_top(parts, config), sizes(parts, config), _synchrony(config, parts.clients)),
+        gradient_top(parts, config),
+        sizes(parts, config),
+        _synchrony(config, parts.clients),
         row_privacy(parts.noise, "gradient", config.noise_on),
         lr_decay=config.lr_decay,
         also_sent=config.also_send or 0,
@@ -471,7 +540,8 @@ def _contradictions(config: VaflConfig, sections: Sections) -> Iterator[str]:
         yield 'method.layer_noise: goes with method.noise_on = "embedding"'
     if config.also_send is not None and privacy.mode != "none" and config.noise_on == "embedding":
         yield (
-            "method.also_send: embeddings of further rows would be releases that no account plans; use "
+            "method.also_send: embeddings of further rows would be releases that no account plans; "
+            "use "
             'privacy.mode = "none", or method.noise_on = "gradient"'
         )
     if queries and privacy.epsilon is not None and config.noise_on == "embedding":
@@ -487,8 +557,8 @@ def _contradictions(config: VaflConfig, sections: Sections) -> Iterator[str]:
 def _fits(config: VaflConfig, inner: int) -> None:
     if len(config.layer_noise) > inner:
         raise SpecError(
-            f"method.layer_noise: wanted at most {inner} numbers, one for each layer of the bottom model before its "
-            f"last, got {len(config.layer_noise)}"
+            f"method.layer_noise: wanted at most {inner} numbers, one for each layer of the bottom "
+            f"model before its last, got {len(config.layer_noise)}"
         )
 
 
@@ -497,8 +567,9 @@ def _unreplayable(config: VaflConfig) -> str | None:
         return None
     setting = "method.query_first" if config.query_first else "method.max_delay"
     return (
-        f"what its queries were answered with ({setting}) depends on the times of its messages, which a replay "
-        "does not have; with the virtual clock the same scenario runs to the same bits"
+        f"what its queries were answered with ({setting}) depends on the times of its messages, "
+        "which a replay does not have; with the virtual clock the same scenario runs to the same "
+        "bits"
     )
 
 

@@ -1,8 +1,10 @@
-"""ZOO-VFL: the client sends its embeddings at w and at w + λu and forms a one-sided estimate from two losses.
+"""ZOO-VFL: the client sends its embeddings at w and at w + λu and forms a one-sided estimate from
+two losses.
 
-Source: Zhang et al. 2021, as the DPZV papers compare with it. The server returns the difference of the two mean losses,
-one number, from which the client can make no more than from the two. As published, the server learns by zeroth order
-too (server = "zo_one_sided"); the default head, which backpropagates, is ours.
+Source: Zhang et al. 2021, as the DPZV papers compare with it. The server returns the difference of
+the two mean losses, one number, from which the client can make no more than from the two. As
+published, the server learns by zeroth order too (server = "zo_one_sided"); the default head, which
+backpropagates, is ours.
 """
 
 # M clients, B batch, E embedding width
@@ -25,7 +27,12 @@ from raydpzv.methods.roles import Order, Upload
 from raydpzv.methods.schedule import StepSizesAt, schedule_of
 from raydpzv.methods.vertical.base import Batched, CachingServer, ServerSizes, SplitClient, sizes
 from raydpzv.methods.vertical.dpzv import ZerothOrder
-from raydpzv.methods.vertical.row_release import Calibration, EmbeddingRelease, RowPrivacy, row_privacy
+from raydpzv.methods.vertical.row_release import (
+    Calibration,
+    EmbeddingRelease,
+    RowPrivacy,
+    row_privacy,
+)
 from raydpzv.settings.bounds import Momentum, Positive
 from raydpzv.wire.messages import EmbeddingPair, LossDifference
 from raydpzv.zo.directions import Law
@@ -38,14 +45,18 @@ AT, AHEAD = 0, 1
 
 @dataclass(frozen=True)
 class ZooVflConfig(Batched):
-    """ZOO-VFL: one-sided estimates from h(w) and h(w + λu); vector noise on both (Zhang et al. 2021)."""
+    """ZOO-VFL: one-sided estimates from h(w) and h(w + λu); vector noise on both (Zhang et al.
+    2021).
+    """
 
     name: Literal["zoo_vfl"] = "zoo_vfl"
     """The method."""
     lr: Positive = 2e-3
     """Step size of the clients."""
     lr_at: StepSizesAt | None = None
-    """Step sizes of the clients from later updates on: [[update, lr], ...]; left out: lr throughout."""
+    """Step sizes of the clients from later updates on: [[update, lr], ...]; left out: lr
+    throughout.
+    """
     momentum: Momentum = 0.9
     """Momentum of the clients."""
     smoothing: Positive = 1e-3
@@ -53,12 +64,16 @@ class ZooVflConfig(Batched):
     direction: Law = "sphere"
     """Law of the directions."""
     groups: dict[str, Group] | None = None
-    """Factors of the clients' parameters whose names match a pattern, {"1.*" = {lr = 2.0, smoothing = 0.5}}: of the
-    step size and of the smoothing radius, 1 where nothing is said."""
+    """Factors of the clients' parameters whose names match a pattern, {"1.*" = {lr = 2.0, smoothing
+    = 0.5}}: of the step size and of the smoothing radius, 1 where nothing is said."""
     server: Literal["sgd", "zo", "zo_one_sided"] = "sgd"
-    """How the head learns: backpropagation, its own two-point step (both ours), or the one-sided step as published."""
+    """How the head learns: backpropagation, its own two-point step (both ours), or the one-sided
+    step as published.
+    """
     calibration: Calibration = "counted"
-    """Noise for the releases one record takes part in, or smaller by the DPZV papers' sampling argument."""
+    """Noise for the releases one record takes part in, or smaller by the DPZV papers' sampling
+    argument.
+    """
 
 
 class ZooVflClient(SplitClient):
@@ -94,17 +109,23 @@ class ZooVflClient(SplitClient):
         here, first = self._release.release(here_BE, (self.client, step, AT))
         ahead, second = self._release.release(ahead_BE, (self.client, step, AHEAD))
         self._step += 1
-        return Upload(self.client, step, EmbeddingPair(ids, here, ahead), releases=(*first, *second))
+        return Upload(
+            self.client, step, EmbeddingPair(ids, here, ahead), releases=(*first, *second)
+        )
 
 
 class ZooVflServer(CachingServer):
-    """Answers every upload with the difference of two mean losses; trains its head on the first embeddings."""
+    """Answers every upload with the difference of two mean losses; trains its head on the first
+    embeddings.
+    """
 
     def __init__(self, top: Top, sizes: ServerSizes) -> None:
         super().__init__(top, sizes, sent=2)
 
     def receive(self, upload: Upload) -> Sequence[Order]:
-        """Evaluate both losses under the same head and the others' newest embeddings, then train the head."""
+        """Evaluate both losses under the same head and the others' newest embeddings, then train
+        the head.
+        """
         body = upload.body
         if not isinstance(body, EmbeddingPair):
             raise TypeError(f"a ZOO-VFL server cannot serve {type(body).__name__}")
@@ -114,29 +135,36 @@ class ZooVflServer(CachingServer):
         difference = float(self.top.mean_differences(upload.client, body.ids, body.ahead[None])[0])
         if not math.isfinite(difference):
             raise Diverged(
-                f"a loss must be finite, but the one for client {upload.client}, step {upload.step} is not: choose a "
-                "smaller step size"
+                f"a loss must be finite, but the one for client {upload.client}, step "
+                f"{upload.step} is not: choose a smaller step size"
             )
         loss = self.top.train(body.ids)
         return [
-            self.answer(upload, LossDifference(np.array([difference], np.float32)), cache=cache, loss=loss)
+            self.answer(
+                upload, LossDifference(np.array([difference], np.float32)), cache=cache, loss=loss
+            )
         ]
 
 
 def _client(parts: ClientParts, config: ZooVflConfig) -> ZooVflClient:
-    settings = ZerothOrder(config.smoothing, schedule_of(config, "lr"), config.momentum, law=config.direction)
+    settings = ZerothOrder(
+        config.smoothing, schedule_of(config, "lr"), config.momentum, law=config.direction
+    )
     privacy = row_privacy(parts.noise, "embedding", "embedding")
     rule = Rule(config.direction, config.momentum, groups=groups_of(config.groups))
     training = BottomTraining(rule, clip=privacy.clip)
     return ZooVflClient(
-        *(parts.client, parts.bottom(training)), parts.batches(config), settings, parts.key, privacy
+        parts.client, parts.bottom(training), parts.batches(config), settings, parts.key, privacy
     )
 
 
 def _server(parts: ServerParts, config: ZooVflConfig) -> ZooVflServer:
     head = HeadSettings(
         "sgd" if config.server == "sgd" else "zo",
-        *(config.server_lr, config.server_momentum, config.smoothing, config.direction),
+        config.server_lr,
+        config.server_momentum,
+        config.smoothing,
+        config.direction,
         one_sided=config.server == "zo_one_sided",
     )
     return ZooVflServer(parts.top(head), sizes(parts, config))

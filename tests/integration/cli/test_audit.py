@@ -16,13 +16,31 @@ from tests.helpers.sound_runs import sound, table
 
 DEMO = ("budget.updates=300", "method.perturbations=2", "evaluate.every=300", "data.train_rows=400")
 PAPER = (
-    *("model.bottom=linear", "model.head=sum", "model.embedding=10", "privacy.clip=0.1", "method.lr=0.2"),
-    *("method.batch=256", "budget.updates=40", "evaluate.every=40", "privacy.delta=1e-5"),
+    "model.bottom=linear",
+    "model.head=sum",
+    "model.embedding=10",
+    "privacy.clip=0.1",
+    "method.lr=0.2",
+    "method.batch=256",
+    "budget.updates=40",
+    "evaluate.every=40",
+    "privacy.delta=1e-5",
 )
-PUBLIC = ("data.scale=public", "data.centre=0.3", "data.spread=1", "data.split=plain", "method.server=frozen")
+PUBLIC = (
+    "data.scale=public",
+    "data.centre=0.3",
+    "data.spread=1",
+    "data.split=plain",
+    "method.server=frozen",
+)
 JOINT = (
-    *("method.server=joint", "model.head=linear", "model.initial=random", "method.batch=359"),
-    *("method.perturbations=2", "budget.updates=40", "evaluate.every=40"),
+    "method.server=joint",
+    "model.head=linear",
+    "model.initial=random",
+    "method.batch=359",
+    "method.perturbations=2",
+    "budget.updates=40",
+    "evaluate.every=40",
 )
 
 
@@ -92,15 +110,24 @@ def test_half_the_noise_is_falsified(tmp_path):
 
 def test_noise_that_is_small_beside_whole_numbers_is_not_falsified_for_that(tmp_path):
     """Deviations of 0.8 and 0.04 on whole numbers: of no use as privacy, but as stated."""
-    small = ("budget.updates=60", "method.perturbations=2", "evaluate.every=60", "data.train_rows=60")
+    small = (
+        "budget.updates=60",
+        "method.perturbations=2",
+        "evaluate.every=60",
+        "data.train_rows=60",
+    )
     noise = ("privacy.mode=none", "privacy.mode=proved", "privacy.clip=0.1")
     for z in (2e-4, 1e-5):
-        run = made(tmp_path / f"{z}", "digits_private", *small, *noise, f"privacy.noise_multiplier={z}")
+        run = made(
+            tmp_path / f"{z}", "digits_private", *small, *noise, f"privacy.noise_multiplier={z}"
+        )
         found = audited(run, "--canaries", 1)
         assert found["verdict"] == "not falsified", found["reasons"]
         assert found["noise"]["p"] > 1e-3
         assert 0.9 < found["noise"]["deviation_up"] < 1.3
-    assert ", too large to be useful (" in " ".join(call(run, "--canaries", 1, "--quiet").stdout.split())
+    assert ", too large to be useful (" in " ".join(
+        call(run, "--canaries", 1, "--quiet").stdout.split()
+    )
 
 
 def test_a_head_that_learns_without_noise_is_falsified_in_proved_mode(monkeypatch, tmp_path):
@@ -136,15 +163,22 @@ def test_a_head_that_learns_without_noise_is_falsified_in_proved_mode(monkeypatc
 )
 def test_hidden_differences_of_paper_runs(tmp_path, overrides, kind, differs):
     fitted = any("standard" in text for text in overrides)
-    public = [text for text in PUBLIC if not (fitted and text.startswith(("data.centre", "data.spread")))]
+    public = [
+        text for text in PUBLIC if not (fitted and text.startswith(("data.centre", "data.spread")))
+    ]
     changes = [text for text in overrides if not text.endswith("=")]
     run = made(tmp_path / "run", "digits_dpzv", *PAPER, *public, *changes)
     found = audited(run, "--row", 3, "--kind", kind, "--out", tmp_path / "page")
     assert (found["hidden_difference"] > 0) is differs
-    note = "with it does not hold." if differs else "Releases without the changed record stay the same."
+    note = (
+        "with it does not hold."
+        if differs
+        else "Releases without the changed record stay the same."
+    )
     assert note in (tmp_path / "page" / "audit.html").read_text()
     assert found["canaries"][0]["others"] > 20
-    # a bound by the range of a release holds whatever is hidden; fitted scaling and split prove nothing
+    # a bound by the range of a release holds whatever is hidden; fitted scaling and split prove
+    # nothing
     proves = "data.scale=standard" not in overrides and "data.split=stratified" not in overrides
     assert (found["verdict"] == "not falsified") is proves
 
@@ -156,22 +190,33 @@ def test_a_records_term_set_to_zero_and_gathered_uploads(tmp_path):
         "method.gather=2",
         "method.perturbations=2",
     )
-    run = made(tmp_path / "run", "digits_private", *gathered, "budget.updates=40", "evaluate.every=40")
+    run = made(
+        tmp_path / "run", "digits_private", *gathered, "budget.updates=40", "evaluate.every=40"
+    )
     found = audited(run, "--canaries", 2)
     assert found["relation"] == "add_remove"
     assert {c["canary"]["kind"] for c in found["canaries"]} == {"absent"}
     assert all(
-        c["releases"] > 0 and c["others"] > 0 and c["hidden"] == 0 < c["apart"] for c in found["canaries"]
+        c["releases"] > 0 and c["others"] > 0 and c["hidden"] == 0 < c["apart"]
+        for c in found["canaries"]
     )
     assert 0 < found["epsilon_seen"] <= found["epsilon_proved"]
     assert "is no neighbour under privacy.relation" in complaint(run, "--kind", "label")
-    assert "another label is no neighbour, so that it bounds no guesses" in complaint(run, "--by", "labels")
+    assert "another label is no neighbour, so that it bounds no guesses" in complaint(
+        run, "--by", "labels"
+    )
 
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory):
     """A sound run on 96 generated rows."""
-    rows = ("data.source=synthetic", "data.rows=120", "data.columns=8", "data.classes=2", "data.centre=0.3")
+    rows = (
+        "data.source=synthetic",
+        "data.rows=120",
+        "data.columns=8",
+        "data.classes=2",
+        "data.centre=0.3",
+    )
     shape = ("model.embedding=2", "split.how=columns", "split.clients=2", "budget.updates=40")
     with keyed_noise():
         return made(
@@ -247,7 +292,9 @@ def test_a_list_of_classes_that_is_read_off_the_table_is_falsified(tmp_path, mon
         assert "moves the list of classes" in found["reasons"][0]
     else:
         assert canary["outcome"] == ""
-        assert canary["hidden_count"] > 10, "sorted first in place of last, it renumbers all other labels"
+        assert canary["hidden_count"] > 10, (
+            "sorted first in place of last, it renumbers all other labels"
+        )
         assert "a record moves releases whose batch it is not in" in found["reasons"]
 
 
@@ -257,9 +304,20 @@ def test_new_labels_are_for_the_ledger_and_for_labels_of_files(demo, tiny):
 
 
 SMALL = (
-    *("data.source=synthetic", "data.rows=120", "data.columns=8", "data.classes=2", "data.scale=none"),
-    *("split.how=columns", "split.clients=2", "budget.updates=60", "method.batch=32", "privacy.mode=paper"),
-    *("privacy.delta=1e-5", "privacy.clip=5", "evaluate.every=60", "method.lr=0.02"),
+    "data.source=synthetic",
+    "data.rows=120",
+    "data.columns=8",
+    "data.classes=2",
+    "data.scale=none",
+    "split.how=columns",
+    "split.clients=2",
+    "budget.updates=60",
+    "method.batch=32",
+    "privacy.mode=paper",
+    "privacy.delta=1e-5",
+    "privacy.clip=5",
+    "evaluate.every=60",
+    "method.lr=0.02",
 )
 
 
@@ -277,7 +335,9 @@ def test_runs_of_a_method_without_a_ledger(tmp_path, sigma, shows):
 def test_guesses_in_one_run_of_a_method_without_a_ledger(tmp_path, sigma, shows):
     """With features enough to learn 96 labels by heart, canaries are told by their labels."""
     by_heart = ("data.columns=60", "model.embedding=8", "method.lr=0.05", "budget.updates=400")
-    run = made(tmp_path / "run", "vafl", *SMALL, *by_heart, "evaluate.every=400", f"privacy.sigma={sigma}")
+    run = made(
+        tmp_path / "run", "vafl", *SMALL, *by_heart, "evaluate.every=400", f"privacy.sigma={sigma}"
+    )
     found = audited(run, "--by", "guesses", "--canaries", 60, "--kind", "label")
     assert (found["canaries"], found["guesses"]) == (60, 30)
     assert (found["epsilon_seen"] > 0.5) is shows
@@ -300,9 +360,15 @@ def test_what_cannot_be_audited_is_refused(demo, tmp_path):
     assert 'got "lable". Did you mean "label"?' in complaint(run, "--kind", "lable")
     assert 'got "legder". Did you mean "ledger"?' in complaint(run, "--by", "legder")
     assert "wanted at least 8" in complaint(run, "--by", "runs", "--runs", 7)
-    assert "wanted at least 4 different records" in complaint(run, "--by", "guesses", "--canaries", 3)
-    assert "--epsilons: wanted numbers above 0" in complaint(run, "--by", "labels", "--epsilons", "1,x")
-    assert "--epsilons: wanted numbers above 0" in complaint(run, "--by", "labels", "--epsilons", "0")
+    assert "wanted at least 4 different records" in complaint(
+        run, "--by", "guesses", "--canaries", 3
+    )
+    assert "--epsilons: wanted numbers above 0" in complaint(
+        run, "--by", "labels", "--epsilons", "1,x"
+    )
+    assert "--epsilons: wanted numbers above 0" in complaint(
+        run, "--by", "labels", "--epsilons", "0"
+    )
     shutil.move(run / "ledger", tmp_path / "ledger")
     assert "has no ledger (ledger/header.json)" in complaint(run)
     shutil.move(tmp_path / "ledger", run / "ledger")
@@ -322,7 +388,9 @@ def test_what_cannot_be_audited_is_refused(demo, tmp_path):
 
 
 def test_published_noiseless_and_horizontal_runs_are_refused(demo, tmp_path):
-    published = CliRunner().invoke(app, ["publish", str(demo), "--out", str(tmp_path / "published")])
+    published = CliRunner().invoke(
+        app, ["publish", str(demo), "--out", str(tmp_path / "published")]
+    )
     assert published.exit_code == 0, published.output
     assert "holds what was published of a run" in complaint(tmp_path / "published")
     quiet = made(tmp_path / "quiet", "zoo_vfl", "budget.updates=4")

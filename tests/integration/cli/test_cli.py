@@ -40,7 +40,15 @@ def frozen(tmp_path_factory):
 def test_run_prints_one_screen_or_every_table_and_writes_a_folder(tmp_path):
     short = call("run", "digits_dpzv", *QUICK, "--out", tmp_path / "short").stdout
     assert len(short.splitlines()) <= 24
-    for word in ("NOT PRIVATE", "test accuracy", "staleness", "bytes", "time", "--explain", "raydpzv report"):
+    for word in (
+        "NOT PRIVATE",
+        "test accuracy",
+        "staleness",
+        "bytes",
+        "time",
+        "--explain",
+        "raydpzv report",
+    ):
         assert word in short
     result = call("run", "digits_dpzv", *QUICK, "--out", tmp_path / "run", "--explain")
     assert result.exit_code == 0, result.output
@@ -50,7 +58,9 @@ def test_run_prints_one_screen_or_every_table_and_writes_a_folder(tmp_path):
 
 
 def test_json_is_alone_on_stdout(tmp_path, monkeypatch):
-    monkeypatch.setattr("raydpzv.records.callbacks.Callbacks.last_status", print)  # as Ray and others may
+    monkeypatch.setattr(
+        "raydpzv.records.callbacks.Callbacks.last_status", print
+    )  # as Ray and others may
     result = call("run", "digits_dpzv", *QUICK, "--out", tmp_path / "run", "--json", "--seed", 3)
     summary = json.loads(result.stdout)
     assert (summary["scenario"], summary["seed"], summary["updates"]) == ("digits_dpzv", 3, 60)
@@ -83,7 +93,10 @@ def test_a_scenario_can_be_a_file(tmp_path):
         (["data.source=mnist", "data.folder=nowhere"], "train-images"),
         (['privacy={mode="paper", epsilon=1.0, clip=1.0}'], "privacy.delta: wanted with ε"),
         (["data.validation_fraction=0.001"], "too few to appear in training and validation rows"),
-        (["split.columns=[[1.5]]"], "split.columns.0.0: wanted a column's number or its name, got 1.5"),
+        (
+            ["split.columns=[[1.5]]"],
+            "split.columns.0.0: wanted a column's number or its name, got 1.5",
+        ),
         (["seed=-1"], "seed: wanted greater than or equal to 0, got -1"),
     ],
 )
@@ -95,7 +108,9 @@ def test_bad_input_is_one_line_and_exit_status_2_and_writes_nothing(tmp_path, ov
 
 def test_nan_in_features_is_refused(tmp_path):
     table = tmp_path / "table.csv"
-    table.write_text("a,b,label\n" + "".join(f"{i},{'nan' if i == 7 else i},{i % 2}\n" for i in range(20)))
+    table.write_text(
+        "a,b,label\n" + "".join(f"{i},{'nan' if i == 7 else i},{i % 2}\n" for i in range(20))
+    )
     scenario = tmp_path / "mine.toml"
     scenario.write_text(
         f'[data]\nsource = "csv"\nfile = "{table}"\ntarget = "label"\n[split]\nclients = 2\n'
@@ -140,7 +155,9 @@ def test_privacy_shows_every_adversary_and_the_reason(tmp_path):
 
 
 def test_privacy_reproduces_the_papers_gap_without_the_data():
-    """D=60,000, B=64, ε=1, δ=1e-3, 100 epochs: 106.6 (replace) for the client that chose its batches."""
+    """D=60,000, B=64, ε=1, δ=1e-3, 100 epochs: 106.6 (replace) for the client that chose its
+    batches.
+    """
     frozen = changed("method.server=frozen", "split.clients=1", "clock.compute=1")
     found = json.loads(call("privacy", "mnist_dpzv", "--rows", 60000, *frozen, "--json").stdout)
     client = {c["relation"]: c["epsilon"] for c in found["epsilon"] if c["adversary"] == "client"}
@@ -156,7 +173,9 @@ def test_privacy_of_a_run_without_noise():
 
 def test_list_names_everything():
     output = call("list").stdout
-    assert all(name in output for name in (*names(), "dpzv", "frozen", "sgd", "mnist", "breast_cancer"))
+    assert all(
+        name in output for name in (*names(), "dpzv", "frozen", "sgd", "mnist", "breast_cancer")
+    )
     assert call("list", "--settings").stdout.startswith("# Settings of a scenario")
 
 
@@ -169,14 +188,21 @@ def test_report_writes_one_page_and_pictures(finished, tmp_path):
     assert "NOT PRIVATE" in text
     assert "http://" not in text.replace("http://www.w3.org", "")
     pictures = {p.name for p in (finished / "plots").glob("*.png")}
-    assert {"accuracy_over_updates.png", "accuracy_over_seconds.png", "accuracy_over_bytes.png"} <= pictures
+    assert {
+        "accuracy_over_updates.png",
+        "accuracy_over_seconds.png",
+        "accuracy_over_bytes.png",
+    } <= pictures
     assert len(pictures) >= 6
     complaint(call("report", tmp_path))
 
 
 def test_replay_checks_and_writes_models(finished, tmp_path):
     result = call("replay", finished, "--out", tmp_path / "models.npz")
-    assert "replayed 60 updates; every loss and all final parameters have the recorded bits" in result.stdout
+    assert (
+        "replayed 60 updates; every loss and all final parameters have the recorded bits"
+        in result.stdout
+    )
     final, again = np.load(finished / "models.npz"), np.load(tmp_path / "models.npz")
     assert all(np.array_equal(final[name], again[name]) for name in final.files)
     one = call("replay", finished, "--client", 2, "--at", 30)
@@ -208,7 +234,10 @@ def test_a_replay_says_of_a_run_without_an_end_that_it_has_none_and_what_its_led
     assert said in early
     assert "its ledger continues" not in early
     with FileLock(folder / ".lock"):
-        assert f"{said}another process is writing this run" in call("replay", folder, "--client", 2).stdout
+        assert (
+            f"{said}another process is writing this run"
+            in call("replay", folder, "--client", 2).stdout
+        )
 
 
 def test_a_replay_says_of_a_run_that_was_stopped_or_failed_that_it_has_not_come_to_its_end(
@@ -256,7 +285,9 @@ def test_ctrl_c_leaves_a_readable_folder_and_says_how_to_continue(tmp_path, cloc
 
 @pytest.mark.parametrize(("clock", "runner"), [("wall", "ray"), ("virtual", "local")])
 def test_real_time_continues_with_the_runner_that_made_it(tmp_path, monkeypatch, clock, runner):
-    """Else the times of its legs would be those of two machines; virtual time is the same with any."""
+    """Else the times of its legs would be those of two machines; virtual time is the same with
+    any.
+    """
     often = ("budget.updates=4000", "record.checkpoint_updates=5")
     changes = [f"clock.kind={clock}", "arrivals.rate=200", *often]
 
@@ -282,7 +313,10 @@ def test_real_time_continues_with_the_runner_that_made_it(tmp_path, monkeypatch,
     assert f"resumes {new}from the checkpoint after update" in result.stderr
     if clock == "virtual":
         drop_checkpoints(tmp_path / "run")
-        assert "resumes from its start, as it has no checkpoint" in call("resume", tmp_path / "run").stderr
+        assert (
+            "resumes from its start, as it has no checkpoint"
+            in call("resume", tmp_path / "run").stderr
+        )
     assert "went on with local" in call("resume", tmp_path / "run", "--runner", "local").stderr
 
 
@@ -295,7 +329,11 @@ def test_real_time_continues_with_the_runner_that_made_it(tmp_path, monkeypatch,
         ("run", "frozen", "--set", "seed=" + "[" * 5000),
         ("run", "digits_dpzv", "--set", "model.embedding=10000000000000"),
         ("privacy", "digits_dpzv", "--set", "privacy.clip=1e200"),
-        ("run", "digits_dpzv", *changed("data.source=csv", "data.target=y", "data.file=" + "x" * 5000)),
+        (
+            "run",
+            "digits_dpzv",
+            *changed("data.source=csv", "data.target=y", "data.file=" + "x" * 5000),
+        ),
         ("replay", "{run}", "--out", "/dev/null"),
     ],
 )

@@ -25,7 +25,12 @@ def compared(tmp_path_factory):
 
 def test_one_table_with_every_method_and_the_controls(compared):
     done, folder = compared
-    for label in ("digits_dpzv, without noise", "vafl", "frozen clients (control)", "central SGD (control)"):
+    for label in (
+        "digits_dpzv, without noise",
+        "vafl",
+        "frozen clients (control)",
+        "central SGD (control)",
+    ):
         assert label in done.stdout
         assert label in (folder / "comparison.html").read_text()
     table = pyarrow.parquet.read_table(folder / "table.parquet")
@@ -40,7 +45,9 @@ def test_one_table_with_every_method_and_the_controls(compared):
 
 @pytest.mark.usefixtures("unrendered")
 def test_json_is_the_table_alone(compared, monkeypatch):
-    monkeypatch.setattr("raydpzv.compare.compare_methods.RUN_POOLS", {"ray": lambda *given: None})  # not used
+    monkeypatch.setattr(
+        "raydpzv.compare.compare_methods.RUN_POOLS", {"ray": lambda *given: None}
+    )  # not used
     done = raydpzv("resume", compared[1], "--json", "--runner", "ray")
     assert done.exit_code == 0
     found = json.loads(done.stdout)
@@ -133,7 +140,15 @@ def test_failures_are_named_and_counted(tmp_path):
         (("vafl", "--methods", "vafll"), 'Did you mean "vafl"'),
         (("vafl", "--runner", "rya"), "--runner: wanted"),
         (
-            ("vafl", "--runner", "local", "--set", "data.source=mnist", "--set", "data.folder=nowhere"),
+            (
+                "vafl",
+                "--runner",
+                "local",
+                "--set",
+                "data.source=mnist",
+                "--set",
+                "data.folder=nowhere",
+            ),
             "nowhere",
         ),
         (("vafl", "--runner", "local", "--address", "auto"), "goes with --runner ray"),

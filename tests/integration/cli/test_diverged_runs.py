@@ -13,7 +13,9 @@ WINE = (
 
 def test_a_run_that_reached_its_budget_and_diverged_fails(tmp_path):
     folder = tmp_path / "run"
-    large = changed(*WINE, "method.lr=0.05", "model.engine=compiled")  # bits that are the same on any machine
+    large = changed(
+        *WINE, "method.lr=0.05", "model.engine=compiled"
+    )  # bits that are the same on any machine
     result = call("run", "digits_dpzv", *large, "--quiet", "--out", folder)
     assert result.exit_code == 1, result.output
     (line,) = [line for line in result.stderr.splitlines() if line.strip()]

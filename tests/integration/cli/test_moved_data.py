@@ -36,7 +36,9 @@ def write_data(folder: Path, last: str = "1,1,1\n") -> None:
 
 @pytest.fixture
 def run(tmp_path, monkeypatch):
-    """The folder of a run of a scenario file with its data beside it, made from another working folder."""
+    """The folder of a run of a scenario file with its data beside it, made from another working
+    folder.
+    """
     write_data(tmp_path / "mine")
     (tmp_path / "mine" / "s.toml").write_text(SCENARIO.format(method="vafl"))
     (tmp_path / "work").mkdir()
@@ -106,20 +108,26 @@ def test_a_copy_without_the_operators_file_says_what_cannot_be_checked_and_is_no
     (run / "operator.json").unlink()
     result = call("replay", run)
     assert result.exit_code == 0, result.output
-    assert f"not checked: whether these are the run's data: {run} has no operator.json" in result.stdout
+    assert (
+        f"not checked: whether these are the run's data: {run} has no operator.json"
+        in result.stdout
+    )
     assert call("report", run).exit_code == 0
     as_stopped(run)
     said = complaint(call("resume", run))
     assert (
-        f"{run}: has no operator.json: it holds the key by which the data are seen to be the same; put"
-        in said
+        f"{run}: has no operator.json: it holds the key by which the data are seen to be the same; "
+        "put" in said
     )
 
 
 def test_nothing_but_the_place_of_the_data_is_taken(run):
     for command in ("replay", "resume", "report"):
         line = complaint(call(command, run, "--set", "method.lr=1"))
-        assert "--set method.lr=1: a run on record keeps its settings; only data.folder, data.file" in line
+        assert (
+            "--set method.lr=1: a run on record keeps its settings; only data.folder, data.file"
+            in line
+        )
 
 
 def test_a_changed_scenario_is_still_found_out(run):
@@ -132,7 +140,16 @@ def test_a_changed_scenario_is_still_found_out(run):
 def test_a_comparison_continues_where_its_data_have_moved(run, tmp_path):
     """A run that was begun, and those that were not, are made with the data where they are now."""
     root = tmp_path / "compared"
-    command = ("compare", tmp_path / "mine" / "s.toml", "--seeds", "1", "--runner", "local", "--out", root)
+    command = (
+        "compare",
+        tmp_path / "mine" / "s.toml",
+        "--seeds",
+        "1",
+        "--runner",
+        "local",
+        "--out",
+        root,
+    )
     assert call(*command).exit_code in (0, 1)
     moved, folders = move(tmp_path), sorted((root / "runs").iterdir())
     digests = {folder.name: as_stopped(folder) for folder in folders[:2]}

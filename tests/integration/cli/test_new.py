@@ -37,17 +37,23 @@ def test_two_commands_lead_from_a_table_to_a_proved_epsilon(folder):
         "no client holds the columns name, gaps: they are not used; list them in split.parties"
     ]
     assert "PRIVATE. ε = 1 (" in call("privacy", folder / "own.toml").stdout
-    assert 'DPZV with a proved ε"' in (folder / "own.toml").read_text(), "--set may change ε, not the title"
+    assert 'DPZV with a proved ε"' in (folder / "own.toml").read_text(), (
+        "--set may change ε, not the title"
+    )
 
 
 @pytest.mark.usefixtures("unrendered")
 def test_tables_and_pages_name_the_parties_and_rows_the_clients(folder):
-    assert re.search(r"^ *bank +\d+ .*\n *shop +\d+ ", (folder / "printed").read_text(), re.MULTILINE)
+    assert re.search(
+        r"^ *bank +\d+ .*\n *shop +\d+ ", (folder / "printed").read_text(), re.MULTILINE
+    )
     assert call("report", folder / "run", "--operator").exit_code == 0
     page = (folder / "run/report.html").read_text()
     assert all(len(re.findall(f"<th[^>]*>{name}</th>", page)) == 1 for name in ("bank", "shop"))
     assert call("report", folder / "run").exit_code == 0
-    assert ">bank</th>" not in (folder / "run/report.html").read_text(), "rows do not leave a private run"
+    assert ">bank</th>" not in (folder / "run/report.html").read_text(), (
+        "rows do not leave a private run"
+    )
     rows = read_all(folder / "run")
     assert set(rows["service"].column("client").to_pylist()) == {0, 1}
     assert {"client 0", "client 1"} < set(rows["model"].column("party").to_pylist())

@@ -1,8 +1,11 @@
-"""Many inputs that nobody means: each ends with status 0 or 2 and one line, without a traceback or a hang.
+"""Many inputs that nobody means: each ends with status 0 or 2 and one line, without a traceback or
+a hang.
 
-What `tests/helpers/odd_input.py` makes is given to the command line in this process. More of it, or other:
+What `tests/helpers/odd_input.py` makes is given to the command line in this process. More of it, or
+other:
 
-RAYDPZV_ODD_INPUT_SEED=7 RAYDPZV_ODD_INPUT_COUNT=20000 python -m pytest tests/integration/cli/test_odd_input.py
+RAYDPZV_ODD_INPUT_SEED=7 RAYDPZV_ODD_INPUT_COUNT=20000 python -m pytest
+tests/integration/cli/test_odd_input.py
 """
 
 import functools
@@ -34,7 +37,9 @@ from tests.helpers.report_views import without_pixels
 SEED = int(os.environ.get("RAYDPZV_ODD_INPUT_SEED", "1"))
 COUNT = int(os.environ.get("RAYDPZV_ODD_INPUT_COUNT", "150"))
 HANG, WAITING = 10, 120
-"""Seconds of work, and by the clock, after which an input hangs: another program may have the CPU."""
+"""Seconds of work, and by the clock, after which an input hangs: another program may have the
+CPU.
+"""
 
 
 class HungError(BaseException):
@@ -46,7 +51,10 @@ def limited() -> Iterator[None]:
     def give_up(number: int, frame: FrameType | None) -> None:
         raise HungError
 
-    timers = {signal.SIGPROF: (signal.ITIMER_PROF, HANG), signal.SIGALRM: (signal.ITIMER_REAL, WAITING)}
+    timers = {
+        signal.SIGPROF: (signal.ITIMER_PROF, HANG),
+        signal.SIGALRM: (signal.ITIMER_REAL, WAITING),
+    }
     before = {number: signal.signal(number, give_up) for number in timers}
     for timer, seconds in timers.values():
         signal.setitimer(timer, seconds)
@@ -83,10 +91,13 @@ def valid(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Folders of finished runs, one of a run that was killed, and one of a comparison."""
     folder = tmp_path_factory.mktemp("valid")
     found = {
-        name: folder / name for name in ("digits_dpzv", "frozen", "digits_decomfl", "killed", "comparison")
+        name: folder / name
+        for name in ("digits_dpzv", "frozen", "digits_decomfl", "killed", "comparison")
     }
     for name in ("digits_dpzv", "frozen", "digits_decomfl"):
-        assert CliRunner().invoke(app, ["run", name, *TINY, "--out", str(found[name])]).exit_code == 0
+        assert (
+            CliRunner().invoke(app, ["run", name, *TINY, "--out", str(found[name])]).exit_code == 0
+        )
     shutil.copytree(found["frozen"], found["killed"])
     for name in ("summary.json", "models.npz"):
         (found["killed"] / name).unlink()
@@ -101,18 +112,24 @@ def valid(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch, unrendered: None) -> None:
-    """Stop where the input has been judged: runs and comparisons are prepared and not made, pictures not drawn."""
+    """Stop where the input has been judged: runs and comparisons are prepared and not made,
+    pictures not drawn.
+    """
 
     def prepared_alone(experiment: Prepared, options: RunOptions, *_: object) -> NoReturn:
         experiment.fingerprint(b"")
         raise SystemExit(0)
 
-    def planned_alone(comparison: Comparison, folder: Path, how: Execution, **options: object) -> None:
+    def planned_alone(
+        comparison: Comparison, folder: Path, how: Execution, **options: object
+    ) -> None:
         comparison.as_toml()
 
     # building the commands anew for each input is half of the time
     monkeypatch.setattr("typer.testing._get_command", functools.cache(typer.main.get_command))
-    monkeypatch.setitem(RUNNERS._checked, "local", prepared_alone)  # which the runs of `valid` have looked up
+    monkeypatch.setitem(
+        RUNNERS._checked, "local", prepared_alone
+    )  # which the runs of `valid` have looked up
     monkeypatch.setattr(compare, "carry_out", planned_alone)
 
 

@@ -24,7 +24,17 @@ def test_the_version():
 
 @pytest.mark.parametrize(
     "command",
-    [[], ["run"], ["compare"], ["privacy"], ["resume"], ["submit"], ["replay"], ["report"], ["list"]],
+    [
+        [],
+        ["run"],
+        ["compare"],
+        ["privacy"],
+        ["resume"],
+        ["submit"],
+        ["replay"],
+        ["report"],
+        ["list"],
+    ],
 )
 def test_short_help_is_help(command):
     short = call(*command, "-h")
@@ -69,13 +79,23 @@ def test_names_of_scenarios_are_completed():
         (("privacy", "digits_dpzv", "--set", "seed=1979-05-27"), "seed: wanted"),
         (("privacy", "digits_dpzv", "--set", "a." * 500 + "b=1"), "a key of at most"),
         (
-            ("privacy", "digits_dpzv", "--set", "data.source=synthetic", "--set", f"data.rows={10**12}"),
+            (
+                "privacy",
+                "digits_dpzv",
+                "--set",
+                "data.source=synthetic",
+                "--set",
+                f"data.rows={10**12}",
+            ),
             "2 GiB",
         ),
         (("privacy", "digits_dpzv", "--rows", "9" * 5000), "--rows"),
         (("privacy", "digits_\udcff"), "UTF-8"),
         (("privacy", "[/x]"), '"[/x]" is unknown'),
-        *(((verb, "-"), "save it as a .toml file") for verb in ("run", "privacy", "check", "compare")),
+        *(
+            ((verb, "-"), "save it as a .toml file")
+            for verb in ("run", "privacy", "check", "compare")
+        ),
         (("run", "digits_dpzv", "--out", "/dev/null/[/x]"), "/dev/null/[/x]: cannot write"),
         (("compare", "digits_dpzv", "--seeds", "9999999999999999"), "at most 10,000"),
         (("compare", "digits_dpzv", "--epsilons", ""), "--epsilons: wanted numbers"),
@@ -114,7 +134,12 @@ def test_a_device_is_no_scenario():
 @pytest.mark.parametrize("batches", ["shuffle", "uniform", "poisson"])
 def test_any_number_of_updates_has_its_ε_at_once(batches):
     result = call(
-        "privacy", "digits_dpzv", "--set", f"budget.updates={10**15}", "--set", f"method.batches={batches}"
+        "privacy",
+        "digits_dpzv",
+        "--set",
+        f"budget.updates={10**15}",
+        "--set",
+        f"method.batches={batches}",
     )
     assert result.exit_code == 0, result.stderr
 
@@ -145,16 +170,31 @@ def test_ctrl_c_during_the_imports_is_one_line(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-# Too little memory and too few open files end a command in one line that says so, with exit status 2.
+# Too little memory and too few open files end a command in one line that says so, with exit status
+# 2.
 
-COMMAND = (sys.executable, *["-m", "raydpzv", "run", "digits_dpzv", "--set", "budget.updates=10", "--quiet"])
+COMMAND = (
+    sys.executable,
+    "-m",
+    "raydpzv",
+    "run",
+    "digits_dpzv",
+    "--set",
+    "budget.updates=10",
+    "--quiet",
+)
 
 
 @pytest.mark.parametrize(
     ("name", "limit", "runner", "says"),
     [
         ("RLIMIT_AS", 700_000_000, "local", "GiB of addresses for a run, got a limit of 0.652"),
-        ("RLIMIT_AS", 2_500_000_000, "ray", "GiB of addresses for Ray's processes, got a limit of 2.33"),
+        (
+            "RLIMIT_AS",
+            2_500_000_000,
+            "ray",
+            "GiB of addresses for Ray's processes, got a limit of 2.33",
+        ),
         ("RLIMIT_NOFILE", 64, "ray", "open files for Ray, got a limit of 64"),
     ],
 )

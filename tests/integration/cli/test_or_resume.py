@@ -28,7 +28,9 @@ def whole(tmp_path_factory):
 
 def test_a_stopped_run_continues_to_the_bits_of_one_that_was_not(whole, tmp_path):
     stop, progress = stop_after(25)
-    scenarios.run(scenarios.load("digits_dpzv", CHANGES), tmp_path / "run", progress=progress, stop=stop)
+    scenarios.run(
+        scenarios.load("digits_dpzv", CHANGES), tmp_path / "run", progress=progress, stop=stop
+    )
     assert summary(tmp_path / "run")["updates"] == 25
     assert call(*RUN, "--out", tmp_path / "run", "--or-resume", "--quiet").exit_code == 0
     assert summary(tmp_path / "run")["digest"] == summary(whole)["digest"]
@@ -45,7 +47,8 @@ def test_what_a_kill_left_of_a_complete_run_is_deleted_unless_it_is_being_writte
     """The checkpoints go after the summary."""
     folder = shutil.copytree(whole, tmp_path / "run")
     left = [
-        folder / name for name in ("checkpoint.state", "rows.tail/00000.rows", "rows/.part-00000.parquet")
+        folder / name
+        for name in ("checkpoint.state", "rows.tail/00000.rows", "rows/.part-00000.parquet")
     ]
     (folder / "rows.tail").mkdir()
     for path in left:
@@ -75,10 +78,20 @@ def test_it_needs_a_folder_and_without_it_a_run_that_is_there_is_refused(whole):
 def test_data_may_have_moved_meanwhile(tmp_path):
     (tmp_path / "a").mkdir()
     write_mnist(tmp_path / "a")
-    given = ("--set", "budget.updates=2", "--set", "method.batch=8", "--out", tmp_path / "run", "--or-resume")
+    given = (
+        "--set",
+        "budget.updates=2",
+        "--set",
+        "method.batch=8",
+        "--out",
+        tmp_path / "run",
+        "--or-resume",
+    )
 
     def run():
-        return call("run", "mnist_dpzv", "--set", f"data.folder={tmp_path / 'a'}", *given, "--quiet")
+        return call(
+            "run", "mnist_dpzv", "--set", f"data.folder={tmp_path / 'a'}", *given, "--quiet"
+        )
 
     assert run().exit_code == 0
     (tmp_path / "run" / "summary.json").unlink()

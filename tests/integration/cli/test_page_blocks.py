@@ -1,4 +1,5 @@
-"""Every block of shell and Python on a page runs, with less work where a line takes long; every TOML block is one.
+"""Every block of shell and Python on a page runs, with less work where a line takes long; every
+TOML block is one.
 
 A page says before a block why it is not run: `<!-- not run: reason -->`.
 """
@@ -50,7 +51,10 @@ SMALLER = {"run digits_users_private": ("--set", "method.key_bits=2048")}
 LESS = {"--at": "1", "--since": "1", "--runs": "20"}
 """What an option has in place of the page's number."""
 FIRST = {
-    "docs/audit.md": {"first": ["digits_dpzv"], "vafl": ["vafl", "privacy.mode=paper", "privacy.sigma=1"]},
+    "docs/audit.md": {
+        "first": ["digits_dpzv"],
+        "vafl": ["vafl", "privacy.mode=paper", "privacy.sigma=1"],
+    },
     "docs/pitfalls.md": {"first": ["digits_private"]},
     "docs/run-folder.md": {"first": ["digits_decomfl"]},
     "docs/seed-file.md": {"first": ["digits_decomfl"]},
@@ -103,7 +107,9 @@ def do(page: str, line: str) -> None:
     """Run a command: of the program in this process, a script or a shell's builtin in another."""
     words = shlex.split(line, comments=True)
     if words[0] != "raydpzv":
-        assert words[0] in ("python", "node", "mkdir", "printf"), f"{page}: {line}: say why it is not run"
+        assert words[0] in ("python", "node", "mkdir", "printf"), (
+            f"{page}: {line}: say why it is not run"
+        )
         line += " --quick" * words[-1].startswith("benchmarks/")
         done = subprocess.run(["bash", "-ec", line], capture_output=True, text=True, check=False)
         assert done.returncode == 0, (line, done.stdout + done.stderr)
@@ -128,7 +134,10 @@ def place(tmp_path, monkeypatch):
         (tmp_path / name).symlink_to(ROOT / name)
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    rows = [f"{n % 90}.5,{20 + n % 50},{n % 7},{'Oslo' if n % 3 else 'Rome'},{n % 2}" for n in range(300)]
+    rows = [
+        f"{n % 90}.5,{20 + n % 50},{n % 7},{'Oslo' if n % 3 else 'Rome'},{n % 2}"
+        for n in range(300)
+    ]
     Path("bank.csv").write_text("\n".join(["income,age,visits,city,label", *rows, ""]))
     return tmp_path
 
@@ -167,7 +176,10 @@ def test_every_toml_block_has_settings_that_exist(page):
         if block.language == "toml":
             tables = {k: v for k, v in tomllib.loads(block.text).items() if f"\n## [{k}]" in known}
             unknown = [
-                (k, key) for k, table in tables.items() for key in table if f"| `{key}` |" not in known
+                (k, key)
+                for k, table in tables.items()
+                for key in table
+                if f"| `{key}` |" not in known
             ]
             assert unknown == [], block.text
 
@@ -179,7 +191,9 @@ def test_every_block_with_a_language_has_one_that_is_tested():
 def test_blocks_that_run_elsewhere_have_their_test_and_exist():
     for (page, what), test in ELSEWHERE.items():
         assert Path(page).name in (ROOT / "tests" / test).read_text(), test
-        assert any(what in (block.language, block.text.partition("\n")[0]) for block in blocks(page)), page
+        assert any(
+            what in (block.language, block.text.partition("\n")[0]) for block in blocks(page)
+        ), page
 
 
 def test_a_block_without_a_reason_is_run_and_a_wrong_line_fails(place):

@@ -26,8 +26,18 @@ from tests.helpers.searches import ALONE, FREE, NOISED, SHORT, UPDATES, killed_a
 
 INTERVAL = 10
 POPULATION = (
-    *("--scheduler", "pbt", "--interval", INTERVAL, "--samples", 4, "--quantile", 0.5),
-    *("--draw-seed", 2, "--metric", "loss"),
+    "--scheduler",
+    "pbt",
+    "--interval",
+    INTERVAL,
+    "--samples",
+    4,
+    "--quantile",
+    0.5,
+    "--draw-seed",
+    2,
+    "--metric",
+    "loss",
 )
 
 
@@ -61,13 +71,17 @@ def noised(place):
 
 @pytest.fixture(scope="module")
 def base(place):
-    """A search whose trials have all made their first leg, of whom two are to resume from others."""
+    """A search whose trials have all made their first leg, of whom two are to resume from
+    others.
+    """
     folder = place / "paused"
     path = folder.with_suffix(".toml")
     path.write_text("method.lr.loguniform = [1e-3, 1e-1]\n")
     words = [*POPULATION, *changed(*SHORT, *FREE), *ALONE]
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(population, "_decided", lambda *of: (_ for _ in ()).throw(KeyboardInterrupt))
+        patched.setattr(
+            population, "_decided", lambda *of: (_ for _ in ()).throw(KeyboardInterrupt)
+        )
         raydpzv("search", "digits_dpzv", "--space", path, *words, "--out", folder)
     assert turns(folder) == []
     assert len(list((folder / "runs").glob("*/checkpoint.state"))) == 4
@@ -79,7 +93,9 @@ def legs_of(path):
 
 
 def twice_changed(folder):
-    """The folder of a trial with two exploits or more behind it, its own and those of whom it continued from."""
+    """The folder of a trial with two exploits or more behind it, its own and those of whom it
+    continued from.
+    """
     found = [path for path in sorted((folder / "runs").glob("????")) if len(legs_of(path)) >= 2]
     assert found, "no trial has two exploits behind it"
     return found[0]
@@ -100,7 +116,9 @@ def test_a_trial_with_two_exploits_behind_it_is_replayed_to_every_bit(noised):
     with Ledger.open(path / "ledger") as ledger:
         entries = ledger.since(0)
     unit = entries.lr[0] / spec.method.lr  # what a released whole number is worth
-    wanted = [value * unit for value in (spec.method.lr, *(value for _, value in spec.method.lr_at))]
+    wanted = [
+        value * unit for value in (spec.method.lr, *(value for _, value in spec.method.lr_at))
+    ]
     assert list(dict.fromkeys(entries.lr.tolist())) == list(dict.fromkeys(wanted))
     assert [entries.lr[entries.round == first][0] for first, _ in spec.method.lr_at] == wanted[1:]
 
@@ -112,7 +130,9 @@ def test_with_other_changes_of_a_step_size_no_replay_has_the_bits(free, place, n
     spec = RunFolder(path).spec()
     made = [[update, 3 * value] for update, value in getattr(spec.method, f"{name}_at")]
     cut = override(spec, [f"method.{name}_at={made}"])
-    facts = json.loads((path / "environment.json").read_text()) | {"scenario_sha256": scenario_sha256(cut)}
+    facts = json.loads((path / "environment.json").read_text()) | {
+        "scenario_sha256": scenario_sha256(cut)
+    }
     (path / "environment.json").write_text(json.dumps(facts))
     text = (path / "scenario.toml").read_text()
     (path / "scenario.toml").write_text(as_toml(cut))
@@ -160,7 +180,9 @@ def test_epsilon_counts_all_segments_and_that_of_the_search_all_trials(noised, p
     path = twice_changed(folder)
     row = said["trials"][int(path.name)]
     rows = RunFolder(path).rows()
-    assert rows["release"]["round"].to_pylist() == [n for n in range(1, UPDATES + 1) for _ in range(2)]
+    assert rows["release"]["round"].to_pylist() == [
+        n for n in range(1, UPDATES + 1) for _ in range(2)
+    ]
     whole = ran(path / "scenario.toml", place / "whole")
     proved = {(c["adversary"], c["relation"]): c["epsilon"] for c in whole["epsilon"] if c["holds"]}
     assert row["epsilon"] == proved[row["adversary"], "replace"]
@@ -170,7 +192,9 @@ def test_epsilon_counts_all_segments_and_that_of_the_search_all_trials(noised, p
     assert legs[0] < legs[1] < made[-1] == row["epsilon"], "it goes on where the donor stood"
     spent = next(one for one in said["spent"] if one["adversary"] == row["adversary"])
     one = mu_of(row["epsilon"], spent["delta"])
-    assert spent["spent"] == pytest.approx(epsilon_of(2 * one, spent["delta"])), "4 trials: μ² add up"
+    assert spent["spent"] == pytest.approx(epsilon_of(2 * one, spent["delta"])), (
+        "4 trials: μ² add up"
+    )
     assert spent["planned"] == pytest.approx(spent["spent"])
 
 
@@ -182,7 +206,9 @@ def test_what_was_put_aside_released_as_often_as_what_took_its_place(noised):
     for aside in asides:
         updates = int(aside.name.partition("until-")[2])
         inherited = (
-            RunFolder(folder / "runs" / aside.name[:4]).rows()["release"]["epsilon_client"].to_pylist()
+            RunFolder(folder / "runs" / aside.name[:4])
+            .rows()["release"]["epsilon_client"]
+            .to_pylist()
         )
         own = RunFolder(aside).rows()["release"]["epsilon_client"].to_pylist()
         assert len(own) == 2 * updates
@@ -192,7 +218,8 @@ def test_what_was_put_aside_released_as_often_as_what_took_its_place(noised):
 def test_after_an_exploit_trial_and_donor_draw_noise_of_their_own(noised):
     _, folder = noised
     released = {
-        p.name: RunFolder(p).rows()["release"]["value"].to_pylist() for p in (folder / "runs").glob("????")
+        p.name: RunFolder(p).rows()["release"]["value"].to_pylist()
+        for p in (folder / "runs").glob("????")
     }
     (turn, *_) = [t for t in turns(folder) if t.exploits and t.updates + INTERVAL == UPDATES]
     exploit = turn.exploits[0]
@@ -209,7 +236,15 @@ def test_killed_at_any_moment_it_continues_to_the_same_table(free, place, moment
     _, whole = free
     folder = place / f"killed-{len(moment)}"
     words = [*POPULATION, *changed(*SHORT, *FREE), *ALONE]
-    command = ["search", "digits_dpzv", "--space", whole.with_suffix(".toml"), *words, "--out", folder]
+    command = [
+        "search",
+        "digits_dpzv",
+        "--space",
+        whole.with_suffix(".toml"),
+        *words,
+        "--out",
+        folder,
+    ]
     killed_at(command, folder, f"runs/{moment}")
     on = raydpzv("resume", folder, *ALONE)
     assert on.exit_code == 0, on.output
@@ -220,7 +255,9 @@ def test_killed_at_any_moment_it_continues_to_the_same_table(free, place, moment
 
 
 def table(folder):
-    found = pq.read_table(folder / "trials.parquet").drop_columns(["seconds", "state_bytes", "row_bytes"])
+    found = pq.read_table(folder / "trials.parquet").drop_columns(
+        ["seconds", "state_bytes", "row_bytes"]
+    )
     return [str(row) for row in found.to_pylist()]  # NaN is like NaN
 
 
@@ -281,8 +318,8 @@ def test_a_fork_that_the_file_of_decisions_does_not_know_is_left_as_it_is(base, 
     on = raydpzv("resume", folder, *ALONE)
     assert on.exit_code == 2
     assert (
-        f"trial {made.exploits[0].trial} continued from another after {INTERVAL} updates, and not as"
-        in on.stderr
+        f"trial {made.exploits[0].trial} continued from another after {INTERVAL} updates, and not "
+        "as" in on.stderr
     )
 
 
@@ -299,7 +336,10 @@ def test_a_fork_of_which_the_file_of_decisions_says_nothing_ends_the_search(free
     said = " ".join(on.stderr.split())
     assert on.exit_code == 2, on.output
     assert "population.jsonl: trial " in said
-    assert re.search(rf"trial {forgotten} \(.*\) has continued from another", said) or left == "no turn"
+    assert (
+        re.search(rf"trial {forgotten} \(.*\) has continued from another", said)
+        or left == "no turn"
+    )
     assert "restore the file from a copy" in said
     assert "delete" not in said
 
@@ -317,7 +357,10 @@ def test_a_run_that_stands_is_told_to_stand_there_and_continues_to_the_same_bits
     """As after a kill between a checkpoint and the summary."""
     quiet = () if scenario != "digits_dpzv" else FREE
     spec = scenarios.load(scenario, [*SHORT, *quiet, "budget.updates=20", "budget.seconds=1e6"])
-    planned, path = Planned(PlannedLine("a", None, False, spec), spec, "a"), place / f"stands-{scenario}"
+    planned, path = (
+        Planned(PlannedLine("a", None, False, spec), spec, "a"),
+        place / f"stands-{scenario}",
+    )
     for _ in range(2):
         assert run_planned(planned, path, RunOptions(until=10)) == STOPPED
         assert RunFolder(path).summary()["updates"] == RunFolder(path).checkpoint().round == 10
@@ -344,7 +387,8 @@ def test_a_trial_that_diverges_continues_from_another(place):
     made = [e for turn in turns(place / "diverging") for e in turn.exploits]
     assert any(e.value is None for e in made)
     assert (
-        RunFolder(next((place / "diverging" / "runs").glob("*.until-10"))).summary()["failure"] == "diverged"
+        RunFolder(next((place / "diverging" / "runs").glob("*.until-10"))).summary()["failure"]
+        == "diverged"
     )
 
 
@@ -362,7 +406,9 @@ def test_a_trial_that_diverges_continues_from_another(place):
     ],
 )
 def test_methods_of_every_kind_have_populations(place, scenario, space, changes):
-    """Models in the checkpoint, updates of rounds on a ledger, of clients that pull, and clients' own models."""
+    """Models in the checkpoint, updates of rounds on a ledger, of clients that pull, and clients'
+    own models.
+    """
     folder = place / f"{scenario}-{len(changes)}"
     said = trained(folder, scenario, space, *changes, "budget.updates=20")
     row = max(said["trials"], key=lambda row: row["exploits"])
@@ -372,7 +418,9 @@ def test_methods_of_every_kind_have_populations(place, scenario, space, changes)
     assert raydpzv("replay", path).exit_code == 0
 
 
-VECTOR_NOISE = changed("privacy.mode=paper", "privacy.epsilon=9", "privacy.delta=1e-5", "privacy.clip=1")
+VECTOR_NOISE = changed(
+    "privacy.mode=paper", "privacy.epsilon=9", "privacy.delta=1e-5", "privacy.clip=1"
+)
 
 
 @pytest.mark.parametrize(
@@ -380,10 +428,15 @@ VECTOR_NOISE = changed("privacy.mode=paper", "privacy.epsilon=9", "privacy.delta
     [
         (("digits_users",), "has none that can be changed; use asha, or one of dpzv"),
         (("digits_dpzv", "--actors"), "--actors: --scheduler pbt has each trial whole"),
-        (("vafl_digits", *VECTOR_NOISE), "these runs have none, since its noise on every embedding row"),
+        (
+            ("vafl_digits", *VECTOR_NOISE),
+            "these runs have none, since its noise on every embedding row",
+        ),
     ],
 )
-def test_what_no_population_can_be_made_of_is_refused_before_anything_is_written(place, words, said):
+def test_what_no_population_can_be_made_of_is_refused_before_anything_is_written(
+    place, words, said
+):
     (place / "lr.toml").write_text("method.lr.loguniform = [1e-3, 1e-1]\n")
     asked = ("search", *words, "--space", place / "lr.toml", "--scheduler", "pbt", "--quiet")
     done = raydpzv(

@@ -125,7 +125,9 @@ def test_killed_at_any_moment_it_continues_to_the_same_table(promoted, place, mo
     check_goes_on(folder, whole)
 
 
-def test_what_was_promoted_before_a_kill_continues_first_and_stays_promoted(promoted, place, monkeypatch):
+def test_what_was_promoted_before_a_kill_continues_first_and_stays_promoted(
+    promoted, place, monkeypatch
+):
     """Also where its results would say otherwise now."""
     folder = place / "promoted"
     plan, ended = read_search(promoted[1] / "search.toml"), asha.Promotion.ended
@@ -150,7 +152,9 @@ def test_what_was_promoted_before_a_kill_continues_first_and_stays_promoted(prom
 def test_a_decision_of_another_search_is_damage(promoted, place):
     folder = place / "other"
     folder.mkdir()
-    (folder / "decisions.jsonl").write_text('{"trial": 0, "updates": 7, "value": 0.5, "stop": false}\n')
+    (folder / "decisions.jsonl").write_text(
+        '{"trial": 0, "updates": 7, "value": 0.5, "stop": false}\n'
+    )
     plan = read_search(promoted[1] / "search.toml")
     with pytest.raises(asha.DataError, match=r"trial 0, 7 updates\) is none of this search"):
         asha.Promotion(folder, plan)
@@ -158,7 +162,9 @@ def test_a_decision_of_another_search_is_damage(promoted, place):
 
 def test_noise_is_that_of_the_whole_budget_and_epsilon_that_of_the_releases(place):
     space = "method.lr.loguniform = [0.05, 1.0]\n"
-    said = searched(place / "noised", "digits_private", space, NOISED, 4, *ASHA, "--runner", "local")
+    said = searched(
+        place / "noised", "digits_private", space, NOISED, 4, *ASHA, "--runner", "local"
+    )
     by_end = epsilon_by_end(said, place / "noised")
     assert {min(by_end), max(by_end)} <= {*RUNGS, UPDATES}
     assert len(by_end) > 1
@@ -177,7 +183,9 @@ def test_nobody_waits_for_a_trial_that_breaks_off(place):
         became[row["split.clients"]].add(row["status"])
     assert became == {4: {"done", "stopped early"}, 99: {"failed"}}
     todo = asha.Promotion(folder, read_search(folder / "search.toml"))
-    assert [todo.next_leg().trial for _ in range(2)] == [r["trial"] for r in rows if r["split.clients"] == 99]
+    assert [todo.next_leg().trial for _ in range(2)] == [
+        r["trial"] for r in rows if r["split.clients"] == 99
+    ]
 
 
 def test_stopped_by_the_user_nobody_is_left_behind(place, monkeypatch):
@@ -204,7 +212,10 @@ def test_the_rule_is_said_and_each_promotion_and_what_it_saved(place):
     words = command(place / "said", "digits_dpzv", SPACE, FREE, 4, *ASHA)
     done = raydpzv(*words, "--runner", "local")
     assert done.exit_code == 0, done.output
-    assert "asha promotes: trials pause at 5, 10, 20 updates, the best 50 % of those that are" in done.stderr
+    assert (
+        "asha promotes: trials pause at 5, 10, 20 updates, the best 50 % of those that are"
+        in done.stderr
+    )
     assert " after 5 updates) continues to 10 updates" in done.stderr
     assert " after 20 updates) continues to the end" in done.stderr
     rows = pq.read_table(place / "said" / "trials.parquet").to_pylist()
@@ -214,7 +225,10 @@ def test_the_rule_is_said_and_each_promotion_and_what_it_saved(place):
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        (("budget.seconds=100",), r"budget.seconds: trial 0 \(.*\) may end before it has made its updates"),
+        (
+            ("budget.seconds=100",),
+            r"budget.seconds: trial 0 \(.*\) may end before it has made its updates",
+        ),
         (
             ("clock.kind=wall",),
             r"trial 0 \(.*\) leaves no checkpoint to continue from: real time cannot stand still",
@@ -223,10 +237,14 @@ def test_the_rule_is_said_and_each_promotion_and_what_it_saved(place):
 )
 def test_where_trials_cannot_stand_the_reason_for_rays_rule_is_said(place, changes, why):
     """Without Ray here, so that it goes no further."""
-    words = command(place / "never", "digits_dpzv", SPACE, (*FREE, *changes), 4, *ASHA, "--runner", "local")
+    words = command(
+        place / "never", "digits_dpzv", SPACE, (*FREE, *changes), 4, *ASHA, "--runner", "local"
+    )
     ended = raydpzv(*words)
     assert ended.exit_code == 2
-    assert re.search(f"asha stops trials by Ray Tune's rule: {why}; use ray", " ".join(ended.stderr.split()))
+    assert re.search(
+        f"asha stops trials by Ray Tune's rule: {why}; use ray", " ".join(ended.stderr.split())
+    )
     assert not (place / "never").exists()
 
 
@@ -240,4 +258,7 @@ def test_a_search_that_was_begun_by_rays_rule_stays_with_it(promoted, place):
     assert read_search(folder / "search.toml") == plan
     ended = raydpzv("resume", folder, *ALONE)
     said = " ".join(ended.stderr.split())
-    assert (ended.exit_code, "Ray Tune's rule: this search was started by it; use ray" in said) == (2, True)
+    assert (ended.exit_code, "Ray Tune's rule: this search was started by it; use ray" in said) == (
+        2,
+        True,
+    )

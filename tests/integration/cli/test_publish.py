@@ -1,4 +1,6 @@
-"""What leaves of a private run: no byte of what its rows hold, a ledger that gives the models, and a page of that."""
+"""What leaves of a private run: no byte of what its rows hold, a ledger that gives the models, and
+a page of that.
+"""
 
 import re
 import shutil
@@ -23,11 +25,23 @@ from tests.helpers.plain_digest import plain_digest
 from tests.helpers.public_data import PUBLIC
 from tests.helpers.small_horizontal import stop_after
 
-FROZEN = ("method.server=frozen", *PUBLIC, "privacy.noise=system", "budget.updates=40", "evaluate.every=20")
+FROZEN = (
+    "method.server=frozen",
+    *PUBLIC,
+    "privacy.noise=system",
+    "budget.updates=40",
+    "evaluate.every=20",
+)
 SECRET = ("method.batches=poisson", "method.coins=system")
 PARTS = {
-    *("scenario.toml", "environment.json", "published.json", "models.npz", "rows/model/part-00000.parquet"),
-    *("ledger/header.json", "ledger/segment-00000.arrow", "ledger/.lock"),
+    "scenario.toml",
+    "environment.json",
+    "published.json",
+    "models.npz",
+    "rows/model/part-00000.parquet",
+    "ledger/header.json",
+    "ledger/segment-00000.arrow",
+    "ledger/.lock",
 }
 
 
@@ -61,7 +75,11 @@ BOTH = pytest.mark.parametrize(
 
 @pytest.fixture
 def copied(made, tmp_path):
-    return made[0], shutil.copytree(made[1], tmp_path / "run"), shutil.copytree(made[2], tmp_path / "public")
+    return (
+        made[0],
+        shutil.copytree(made[1], tmp_path / "run"),
+        shutil.copytree(made[2], tmp_path / "public"),
+    )
 
 
 def content(folder: Path) -> bytes:
@@ -71,7 +89,9 @@ def content(folder: Path) -> bytes:
         found += [str(path.relative_to(folder)).encode(), path.read_bytes()]
         if path.suffix == ".parquet":
             columns = pq.read_table(path).to_pydict().values()
-            found += [b"".join(np.asarray(c).tobytes() for c in columns if np.asarray(c).dtype != object)]
+            found += [
+                b"".join(np.asarray(c).tobytes() for c in columns if np.asarray(c).dtype != object)
+            ]
         if path.suffix == ".npz":
             with np.load(path) as stored:
                 found += [stored[name].tobytes() for name in stored.files]
@@ -90,11 +110,17 @@ def shapes_of(spec, run: Path) -> dict[str, list[bytes]]:
     numbers = {"training losses": losses[:5], "test losses": scores}
     sizes = rows["release"].column("batch").to_numpy()
     found = {
-        name: [shape for x in values for shape in (np.float64(x).tobytes(), repr(float(x)).encode())]
+        name: [
+            shape for x in values for shape in (np.float64(x).tobytes(), repr(float(x)).encode())
+        ]
         for name, values in numbers.items()
     }
-    found["ids"] = [ids[:6].astype(kind).tobytes() for ids in batches for kind in (np.int32, np.int64)]
-    found["batch sizes"] = [sizes[:4].astype(kind).tobytes() for kind in (np.int32, np.int64, np.float64)]
+    found["ids"] = [
+        ids[:6].astype(kind).tobytes() for ids in batches for kind in (np.int32, np.int64)
+    ]
+    found["batch sizes"] = [
+        sizes[:4].astype(kind).tobytes() for kind in (np.int32, np.int64, np.float64)
+    ]
     found["staleness"] = [rows["staleness"].column("age_sum").to_numpy()[-4:].tobytes()]
     digests = [environment["data_hmac_sha256"], plain_digest(experiment), summary["digest"]]
     found["digests"] = [shape for d in digests for shape in (d.encode(), bytes.fromhex(d))]
@@ -163,14 +189,21 @@ def test_models_that_the_ledger_does_not_give_are_not_published(copied):
     models = dict(np.load(run / "models.npz"))
     models["client_1"][0] += 1
     np.savez(run / "models.npz", **models)
-    assert "models.npz does not hold the models on record" in complaint(call("publish", run, "--out", public))
+    assert "models.npz does not hold the models on record" in complaint(
+        call("publish", run, "--out", public)
+    )
     (part,) = (run / "rows" / "model").iterdir()
     rows = pq.read_table(part).to_pylist()
-    changed = [r | ({"sha256": sha256(models["client_1"])} if r["party"] == "client 1" else {}) for r in rows]
+    changed = [
+        r | ({"sha256": sha256(models["client_1"])} if r["party"] == "client 1" else {})
+        for r in rows
+    ]
     pq.write_table(pa.Table.from_pylist(changed, schema=SCHEMAS["model"]), part)
     result = call("publish", run, "--out", public)
     assert result.exit_code == 1
-    assert "client 1 rebuilt from the ledger after update 40 is not the one on record" in result.stderr
+    assert (
+        "client 1 rebuilt from the ledger after update 40 is not the one on record" in result.stderr
+    )
     assert [p.name for p in run.parent.iterdir()] == ["run"], "nothing half written stays"
 
 
@@ -202,13 +235,21 @@ def test_what_may_not_leave_is_refused_with_the_reason(made, small, tmp_path):
     *_, public = made
     scenarios.run(small(*FROZEN, "method.server=sgd"), tmp_path / "hidden")
     said = complaint(call("publish", tmp_path / "hidden", "--out", tmp_path / "out"))
-    assert "is not private, so nothing of it may leave: the server trains its head on labels" in said
+    assert (
+        "is not private, so nothing of it may leave: the server trains its head on labels" in said
+    )
     stop, progress = stop_after(5)
     scenarios.run(small(*FROZEN), tmp_path / "stopped", progress=progress, stop=stop)
-    assert "has not finished" in complaint(call("publish", tmp_path / "stopped", "--out", tmp_path / "out"))
+    assert "has not finished" in complaint(
+        call("publish", tmp_path / "stopped", "--out", tmp_path / "out")
+    )
     (tmp_path / "stopped" / "summary.json").unlink()
-    assert "continue it first" in complaint(call("publish", tmp_path / "stopped", "--out", tmp_path / "out"))
-    assert "published of a run already" in complaint(call("publish", public, "--out", tmp_path / "out"))
+    assert "continue it first" in complaint(
+        call("publish", tmp_path / "stopped", "--out", tmp_path / "out")
+    )
+    assert "published of a run already" in complaint(
+        call("publish", public, "--out", tmp_path / "out")
+    )
     (tmp_path / "comparison.toml").touch()
     assert "its runs are published one by one" in complaint(
         call("publish", tmp_path, "--out", tmp_path / "out")
@@ -238,17 +279,24 @@ def test_the_page_of_a_private_run_is_that_of_what_was_published(copied):
     assert own == published
     assert STAYS in own
     assert not [
-        (k, shape) for k, shapes in shapes_of(spec, run).items() for shape in shapes if shape in own.encode()
+        (k, shape)
+        for k, shapes in shapes_of(spec, run).items()
+        for shape in shapes
+        if shape in own.encode()
     ]
     assert "Training loss" not in own
     assert "training loss" in operators, "control"
     assert "This page is the operator" in operators
     assert (run / "plots" / "loss_over_updates.png").is_file()
     assert call("report", run).exit_code == 0
-    assert not list((run / "plots").iterdir()), "no picture of the operator's lies beside the public page"
+    assert not list((run / "plots").iterdir()), (
+        "no picture of the operator's lies beside the public page"
+    )
 
 
-def test_the_screen_of_a_private_run_shows_no_training_loss_and_no_digest_of_its_rows(made, tmp_path):
+def test_the_screen_of_a_private_run_shows_no_training_loss_and_no_digest_of_its_rows(
+    made, tmp_path
+):
     spec, *_ = made
     (tmp_path / "s.toml").write_text(as_toml(spec))
     result = call("run", tmp_path / "s.toml", "--out", tmp_path / "run", "--explain")
@@ -256,7 +304,9 @@ def test_the_screen_of_a_private_run_shows_no_training_loss_and_no_digest_of_its
     folder = RunFolder.open(tmp_path / "run")
     losses = folder.rows()["service"].column("loss").to_pylist()
     # sizes, times and shares may have the digits of a loss by chance
-    numbers = set(re.findall(r"(?<![\w.])\d+\.\d+(?![\d%]| ?(?:[kKMG]?i?B|m?s|min|%))", result.output))
+    numbers = set(
+        re.findall(r"(?<![\w.])\d+\.\d+(?![\d%]| ?(?:[kKMG]?i?B|m?s|min|%))", result.output)
+    )
     assert not {f"{x:.3g}" for x in losses} & numbers - {f"{folder.summary()['loss']:.3g}"}
     assert folder.summary()["digest"][:16] not in result.output
     assert "digest of model" in result.output

@@ -1,4 +1,6 @@
-"""The README's example with data of one's own, pasted: clients that train reach far more than frozen ones."""
+"""The README's example with data of one's own, pasted: clients that train reach far more than
+frozen ones.
+"""
 
 import contextlib
 import io
@@ -24,7 +26,9 @@ README = (Path(__file__).parents[3] / "README.md").read_text()
 @pytest.mark.slow
 @pytest.mark.usefixtures("unrendered")
 def test_the_example_with_own_data_trains_clients(tmp_path, monkeypatch):
-    (block,) = (b for b in re.findall(r"```sh\n(.*?)```", README, re.DOTALL) if "runs/table.csv" in b)
+    (block,) = (
+        b for b in re.findall(r"```sh\n(.*?)```", README, re.DOTALL) if "runs/table.csv" in b
+    )
     monkeypatch.chdir(tmp_path)
     program = re.search(r"python -c '\n(.*?)' > runs/table.csv", block, re.DOTALL)
     command = block[block.index("raydpzv compare") :].replace("\\\n", " ")
@@ -74,7 +78,9 @@ def test_the_papers_noise_on_the_demos_run_is_not_private():
 
 
 def test_the_demos_centre_is_the_mean_picture_of_mnist():
-    """MNIST fits its digits into 20 x 20 of 28 x 28 pixels; a pixel of digits is 2.5 x 2.5 of these."""
+    """MNIST fits its digits into 20 x 20 of 28 x 28 pixels; a pixel of digits is 2.5 x 2.5 of
+    these.
+    """
     try:
         pictures = builtin.mnist5k(None).x.reshape(-1, 28, 28)[:, 4:24, 4:24]
     except DataError:

@@ -45,7 +45,11 @@ def test_the_folder_holds_tables_a_picture_and_the_best_scenario(searched):
     said, folder = searched
     assert [row["status"] for row in said["trials"]] == ["done"] * 6
     assert said["seeds"] == 2
-    alike = [row for row in said["trials"] if row["method.lr"] == said["trials"][said["best"]]["method.lr"]]
+    alike = [
+        row
+        for row in said["trials"]
+        if row["method.lr"] == said["trials"][said["best"]]["method.lr"]
+    ]
     assert said["median"] == sum(row["accuracy"] for row in alike) / 2
     assert (folder / "trials.png").read_bytes().startswith(b"\x89PNG")
     assert read_search(folder / "search.toml").log_scaled == ("method.lr",)
@@ -56,7 +60,9 @@ def test_the_folder_holds_tables_a_picture_and_the_best_scenario(searched):
 def test_a_trial_is_the_run_with_its_settings_and_the_best_file_is_the_best_trial(searched, place):
     said, folder = searched
     row = said["trials"][said["best"]]
-    words = changed(*SHORT, *(f"{name}={row[name]}" for name in ("method.lr", "method.server", "seed")))
+    words = changed(
+        *SHORT, *(f"{name}={row[name]}" for name in ("method.lr", "method.server", "seed"))
+    )
     for scenario, more in (("digits_dpzv", words), (folder / "best.toml", ())):
         out = place / f"alone-{len(str(scenario))}"
         alone = raydpzv("run", scenario, *more, "--out", out, "--quiet", "--json")
@@ -67,7 +73,16 @@ def test_a_search_killed_at_any_moment_continues_with_the_same_table(searched, p
     """In a process of its own, killed with kill -9 once its second trial has begun to write."""
     _, whole = searched
     folder = place / "killed"
-    command = [*SEARCH, "--space", place / "space.toml", "--runner", "local", "--quiet", "--out", folder]
+    command = [
+        *SEARCH,
+        "--space",
+        place / "space.toml",
+        "--runner",
+        "local",
+        "--quiet",
+        "--out",
+        folder,
+    ]
     killed_at(command, folder, "runs/0001/scenario.toml")
     first = folder / "runs" / "0000" / "summary.json"
     before = first.stat().st_mtime_ns
@@ -90,9 +105,14 @@ def test_the_screen_says_which_trial_stands_for_the_best_settings_and_why(search
     assert done.exit_code == 0, done.output
     text, best = " ".join(done.stdout.split()), said["best"]
     assert f"best: trial {best}, run it again with: raydpzv run" in text
-    assert f"the best median accuracy, {said['median']:.6g}, of those with the most finished seeds" in text
+    assert (
+        f"the best median accuracy, {said['median']:.6g}, of those with the most finished seeds"
+        in text
+    )
     assert f"trial {best} represents them by the lowest seed, 0" in text
-    assert f"trial {best} represents them by the lowest seed, 0" in (folder / "best.toml").read_text()
+    assert (
+        f"trial {best} represents them by the lowest seed, 0" in (folder / "best.toml").read_text()
+    )
 
 
 PRIVATE = ("budget.updates=4", "evaluate.every=2", "data.train_rows=100", "data.test_rows=40")
@@ -100,7 +120,15 @@ PRIVATE = ("budget.updates=4", "evaluate.every=2", "data.train_rows=100", "data.
 
 def test_a_search_without_a_winner_says_what_it_spent(place):
     (place / "large.toml").write_text("method.lr.grid = [1e11, 1e12]\n")
-    words = ["search", "digits_dpzv", "--space", place / "large.toml", *LOCAL, "--out", place / "large"]
+    words = [
+        "search",
+        "digits_dpzv",
+        "--space",
+        place / "large.toml",
+        *LOCAL,
+        "--out",
+        place / "large",
+    ]
     ended = raydpzv(*words, *changed(*SHORT[:3]))
     assert ended.exit_code == 1
     assert "no point of the space came to its end" in ended.stderr
@@ -112,11 +140,12 @@ def test_a_search_without_a_winner_says_what_it_spent(place):
     for one in spent:
         assert (one["winner"], one["runs"], one["cut"]) == (None, 2, False)
         assert (
-            f"the whole search of 2 runs spent ε={one['spent']:.4g} of all releases made ({one['relation']}"
-            in text
+            f"the whole search of 2 runs spent ε={one['spent']:.4g} of all releases made "
+            f"({one['relation']}" in text
         )
     assert (
-        "No winner was chosen, but what was released stays released, and that is the number to claim" in text
+        "No winner was chosen, but what was released stays released, and that is the number to "
+        "claim" in text
     )
     assert not (place / "large" / "best.toml").exists()
 
@@ -136,14 +165,18 @@ def test_a_search_that_the_user_stopped_says_what_it_has_spent(place, monkeypatc
     assert done.exit_code == 130, done.output
     text = " ".join(done.stdout.split())
     assert re.search(
-        r"the whole search of 1 runs spent ε=\S+ of all releases made; ε=\S+ of all that were planned", text
+        r"the whole search of 1 runs spent ε=\S+ of all releases made; ε=\S+ of all that were planned",
+        text,
     )
     assert "the plan's is the number to claim of all trials together" in text
     assert "best so far: trial 0; best.toml is written when the search is over" in text
     assert "run it again" not in text
     assert not (place / "two" / "best.toml").exists()
     on = raydpzv("resume", place / "two", "--runner", "local")
-    assert (on.exit_code, "the winner alone spent ε=" in " ".join(on.stdout.split())) == (0, True), on.output
+    assert (on.exit_code, "the winner alone spent ε=" in " ".join(on.stdout.split())) == (
+        0,
+        True,
+    ), on.output
     assert "1 of 2 trials are there already" in on.stderr
 
 
@@ -154,12 +187,23 @@ def test_trials_that_fail_are_rows_and_the_exit_status(place):
     assert ended.exit_code == 1
     assert "1 of 2 trials failed" in ended.stderr
     assert "method.batch: wanted at most 100" in ended.stderr
-    assert pq.read_table(place / "bad" / "trials.parquet")["status"].to_pylist() == ["done", "failed"]
+    assert pq.read_table(place / "bad" / "trials.parquet")["status"].to_pylist() == [
+        "done",
+        "failed",
+    ]
 
 
 def test_a_trial_that_misses_the_pace_of_the_wall_clock_is_warned_of(place):
     (place / "one.toml").write_text("seed.grid = [0]\n")
-    words = ["search", "digits_dpzv", "--space", place / "one.toml", *LOCAL, "--out", place / "wall"]
+    words = [
+        "search",
+        "digits_dpzv",
+        "--space",
+        place / "one.toml",
+        *LOCAL,
+        "--out",
+        place / "wall",
+    ]
     wall = changed(*SHORT, "clock.kind=wall", "arrivals.rate=1e5", "budget.updates=60")
     ended = raydpzv(*words, *wall, "--quiet")
     assert ended.exit_code == 0, ended.output
@@ -172,7 +216,9 @@ def test_a_trial_that_misses_the_pace_of_the_wall_clock_is_warned_of(place):
 
 
 def test_a_search_that_learns_continues_where_it_was_killed(place, monkeypatch):
-    """Whatever chooses its trials: what stands here in Optuna's place goes by the outcomes alone."""
+    """Whatever chooses its trials: what stands here in Optuna's place goes by the outcomes
+    alone.
+    """
     (place / "learns.toml").write_text("method.lr.loguniform = [1e-3, 1e-1]\n")
 
     def suggested(space, outcomes, count, seed, *, higher, accepts):
@@ -215,9 +261,18 @@ def test_a_search_that_learns_continues_where_it_was_killed(place, monkeypatch):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("digits_dpzv", "--space", "space.toml", "--set", "method.lr=0.1"), "method.lr: is fixed by --set"),
-        (("digits_dpzv", "--space", "space.toml", "--metric", "acuracy"), 'Did you mean "accuracy"'),
-        (("digits_dpzv", "--space", "space.toml", "--metric", "roc_auc"), "wanted data of two classes"),
+        (
+            ("digits_dpzv", "--space", "space.toml", "--set", "method.lr=0.1"),
+            "method.lr: is fixed by --set",
+        ),
+        (
+            ("digits_dpzv", "--space", "space.toml", "--metric", "acuracy"),
+            'Did you mean "accuracy"',
+        ),
+        (
+            ("digits_dpzv", "--space", "space.toml", "--metric", "roc_auc"),
+            "wanted data of two classes",
+        ),
         (
             ("digits_dpzv", "--space", "space.toml", "--epsilon", "1e-9"),
             "--epsilon 1e-09: the least of 20 trials",
@@ -230,13 +285,29 @@ def test_a_search_that_learns_continues_where_it_was_killed(place, monkeypatch):
             ("digits_dpzv", "--space", "space.toml", "--scheduler", "pbt"),
             "method.server: --scheduler pbt varies",
         ),
-        (("digits_dpzv", "--space", "space.toml", "--interval", "10"), "--interval: goes with --scheduler"),
-        (("digits_dpzv", "--space", "space.toml", "--quantile", "0.5"), "--quantile: goes with --scheduler"),
-        (("digits_dpzv", "--space", "space.toml", "--grace", "10"), "--grace: goes with --scheduler asha"),
+        (
+            ("digits_dpzv", "--space", "space.toml", "--interval", "10"),
+            "--interval: goes with --scheduler",
+        ),
+        (
+            ("digits_dpzv", "--space", "space.toml", "--quantile", "0.5"),
+            "--quantile: goes with --scheduler",
+        ),
+        (
+            ("digits_dpzv", "--space", "space.toml", "--grace", "10"),
+            "--grace: goes with --scheduler asha",
+        ),
         (
             (
-                *("digits_dpzv", "--space", "space.toml", "--scheduler", "asha", "--runner", "local"),
-                *("--set", "clock.kind=wall"),
+                "digits_dpzv",
+                "--space",
+                "space.toml",
+                "--scheduler",
+                "asha",
+                "--runner",
+                "local",
+                "--set",
+                "clock.kind=wall",
             ),
             "--runner local: has no Ray; asha stops trials by Ray Tune's rule: trial 0",
         ),
@@ -272,15 +343,23 @@ def test_without_ray_tune_or_optuna_one_line_says_how_to_install_it(place, monke
     ended = raydpzv(*words, "--out", place / "never", "--quiet")
     assert (ended.exit_code, ended.stderr) == (
         2,
-        "raydpzv: Optuna is not installed: pip install 'raydpzv[optuna]', or draw at random: leave out --search\n",
+        "raydpzv: Optuna is not installed: pip install 'raydpzv[optuna]', or draw at random: leave "
+        "out --search\n",
     )
     monkeypatch.setitem(sys.modules, "ray.tune", None)
     ended = raydpzv(
-        "search", "digits_dpzv", "--space", place / "space.toml", "--out", place / "never", "--quiet"
+        "search",
+        "digits_dpzv",
+        "--space",
+        place / "space.toml",
+        "--out",
+        place / "never",
+        "--quiet",
     )
     assert (ended.exit_code, ended.stderr) == (
         2,
-        "raydpzv: Ray Tune is not installed: pip install 'raydpzv[tune]', or search without it: --runner local\n",
+        "raydpzv: Ray Tune is not installed: pip install 'raydpzv[tune]', or search without it: "
+        "--runner local\n",
     )
 
 
@@ -302,7 +381,9 @@ def test_less_than_one_trial_asks_for_ends_with_the_arithmetic_before_anything_i
     words = [*SEARCH, "--space", place / "space.toml", "--out", tmp_path / "out", "--actors"]
     ended = raydpzv(*words, *changed("resources.client_cpus=1", "resources.client_actors=4"))
     assert (ended.exit_code, ended.stdout, disconnected) == (2, "", [None]), ended.output
-    asked = "5 actors ask 4.3999 CPU in all (server 0.3999, clients 4), the cluster has 1.9999; lower"
+    asked = (
+        "5 actors ask 4.3999 CPU in all (server 0.3999, clients 4), the cluster has 1.9999; lower"
+    )
     assert asked in ended.stderr
     assert not (tmp_path / "out").exists()
 
@@ -315,7 +396,9 @@ def test_draws_that_repeat_one_another_are_said(tmp_path, space, samples, said):
     words = ["search", "digits_dpzv", *changed(*SHORT), "--samples", samples, *LOCAL]
     done = raydpzv(*words, "--space", tmp_path / "space.toml", "--out", tmp_path / "out")
     assert done.exit_code == 0, done.output
-    found = [tuple(trial.settings) for trial in read_search(tmp_path / "out" / "search.toml").trials]
+    found = [
+        tuple(trial.settings) for trial in read_search(tmp_path / "out" / "search.toml").trials
+    ]
     text = f"{len(found)} trials, not {samples}: {samples - len(found)} of the draws came to the settings of another"
     assert (text in done.stderr) == said
     assert (len(found) < samples) == said

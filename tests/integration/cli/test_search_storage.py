@@ -17,7 +17,12 @@ from scenarios.cli import app
 from tests.helpers.kills import Killed
 from tests.helpers.storages import QUICK
 
-SHORT = ("budget.updates=12", "evaluate.every=6", "data.train_rows=200", "record.checkpoint_updates=4")
+SHORT = (
+    "budget.updates=12",
+    "evaluate.every=6",
+    "data.train_rows=200",
+    "record.checkpoint_updates=4",
+)
 SEARCH = ["search", "digits_private", "--space", "space.toml", "--runner", "local", "--quiet"]
 SEARCH += [word for change in SHORT for word in ("--set", change)]
 SEEDED = ("--set", "privacy.mode=none")
@@ -42,7 +47,9 @@ def call(*words):
 
 
 def lost(monkeypatch, *words, after=1, last=lambda self, **how: self.flush()):
-    """Make a search, and end it as a kill does before its second trial is over; last: what is brought then."""
+    """Make a search, and end it as a kill does before its second trial is over; last: what is
+    brought then.
+    """
     run, made = run_comparison.run_planned, []
 
     def killed(*given, **named):
@@ -101,7 +108,9 @@ def test_a_lost_search_with_fresh_noise_resumes_in_its_own_folder_alone(uri, mon
 def test_noise_of_trials_that_are_chosen_later_is_in_the_storage_before_they_begin(
     uri, monkeypatch, tmp_path
 ):
-    """Trials without noise come first here; whoever takes over once there are others must know of these."""
+    """Trials without noise come first here; whoever takes over once there are others must know of
+    these.
+    """
     (tmp_path / "space.toml").write_text('privacy.mode.choice = ["none", "proved"]\n')
 
     def suggested(space, outcomes, count, seed, *, higher, accepts):

@@ -15,7 +15,13 @@ from tests.helpers.seed_samples import header, with_header
 from tests.helpers.small_horizontal import small as small_horizontal
 from tests.helpers.small_horizontal import stop_after
 
-PRIVATE = ("method.server=frozen", *PUBLIC, "privacy.noise=system", "budget.updates=40", "evaluate.every=20")
+PRIVATE = (
+    "method.server=frozen",
+    *PUBLIC,
+    "privacy.noise=system",
+    "budget.updates=40",
+    "evaluate.every=20",
+)
 
 
 @pytest.fixture(scope="module")
@@ -64,15 +70,33 @@ def test_the_file_of_parties_rebuilds_each_of_them(parties, tmp_path):
     one = tmp_path / "one.seeds"
     assert call("publish", run, "--compact", "--client", "1", "--out", one).exit_code == 0
     assert [model.name for model in read_seed_file(one).models] == ["client 1"]
-    assert f"client 1: 610 parameters, sha256 {sha256(wanted['client 1'])}" in call("replay", one).stdout
+    assert (
+        f"client 1: 610 parameters, sha256 {sha256(wanted['client 1'])}"
+        in call("replay", one).stdout
+    )
     result = call("replay", file, "--client", "1", "--out", tmp_path / "1.safetensors")
     assert f"sha256 {sha256(wanted['client 1'])}" in result.stdout
-    assert list(load_file(tmp_path / "1.safetensors")) == ["1.weight", "1.bias", "3.weight", "3.bias"]
+    assert list(load_file(tmp_path / "1.safetensors")) == [
+        "1.weight",
+        "1.bias",
+        "3.weight",
+        "3.bias",
+    ]
     call("replay", file, "--out", tmp_path / "all.safetensors")
     assert "client_3.3.bias" in load_file(tmp_path / "all.safetensors")
 
 
-KINDS = ("decomfl", "asynchronous", "adam", "svrg", "mezo", "add_back", "feedsign", "fzoo", "fedkseed")
+KINDS = (
+    "decomfl",
+    "asynchronous",
+    "adam",
+    "svrg",
+    "mezo",
+    "add_back",
+    "feedsign",
+    "fzoo",
+    "fedkseed",
+)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -97,12 +121,19 @@ def test_groups_and_rank_one_directions_are_on_file(tmp_path):
     scenarios.run(small_horizontal("decomfl", *many), tmp_path / "run")
     result = call("publish", tmp_path / "run", "--compact", "--out", tmp_path / "run.seeds")
     size = (tmp_path / "run.seeds").stat().st_size
-    assert f"larger than the model itself: {size:,} bytes for 1,840 bytes of weights" in result.stdout
+    assert (
+        f"larger than the model itself: {size:,} bytes for 1,840 bytes of weights" in result.stdout
+    )
     assert "rebuilt from the file, bit for bit" in result.stdout, result.output
     file = read_seed_file(tmp_path / "run.seeds")
     assert file.law == "rank_one"
     factors = {tensor.name: (tensor.lr, tensor.smoothing) for tensor in file.models[0].tensors}
-    assert factors == {"1.weight": (1, 1), "1.bias": (1, 1), "3.weight": (2, 0.5), "3.bias": (2, 0.5)}
+    assert factors == {
+        "1.weight": (1, 1),
+        "1.bias": (1, 1),
+        "3.weight": (2, 0.5),
+        "3.bias": (2, 0.5),
+    }
 
 
 def test_what_is_published_of_a_private_run_can_be_made_compact(parties, tmp_path):
@@ -129,8 +160,9 @@ def test_a_private_runs_file_holds_releases_and_nothing_else_of_its_rows(parties
 def test_what_may_not_leave_is_refused_with_the_reason(small, tmp_path):
     out = ("--compact", "--out", tmp_path / "run.seeds")
     scenarios.run(small(*PRIVATE, "method.server=sgd"), tmp_path / "hidden")
-    assert "is not private, so nothing of it may leave: the server trains its head on labels" in complaint(
-        call("publish", tmp_path / "hidden", *out)
+    assert (
+        "is not private, so nothing of it may leave: the server trains its head on labels"
+        in complaint(call("publish", tmp_path / "hidden", *out))
     )
     scenarios.run(small(*PRIVATE, "privacy.noise=seeded"), tmp_path / "seeded")
     assert "is not private, so nothing of it may leave" in complaint(
@@ -142,7 +174,9 @@ def test_what_may_not_leave_is_refused_with_the_reason(small, tmp_path):
     scenarios.run(small_horizontal("mezo"), tmp_path / "stopped", progress=progress, stop=stop)
     assert "has not finished" in complaint(call("publish", tmp_path / "stopped", *out))
     scenarios.run(small_horizontal("fedavg"), tmp_path / "weights")
-    assert "keeps no ledger of seeds and scalars" in complaint(call("publish", tmp_path / "weights", *out))
+    assert "keeps no ledger of seeds and scalars" in complaint(
+        call("publish", tmp_path / "weights", *out)
+    )
     assert not (tmp_path / "run.seeds").exists()
 
 
@@ -171,7 +205,9 @@ def test_options_that_do_not_fit_are_refused(shared, parties, tmp_path):
         call("publish", run, "--out", tmp_path, "--scalars", "sign")
     )
     assert "--out: wanted the folder to write; or --compact" in complaint(call("publish", run))
-    assert "all clients train one model" in complaint(call("publish", run, "--compact", "--client", "0"))
+    assert "all clients train one model" in complaint(
+        call("publish", run, "--compact", "--client", "0")
+    )
     assert "--client: wanted 0..3, got 9" in complaint(
         call("publish", parties[0], "--compact", "--client", "9")
     )
@@ -179,9 +215,13 @@ def test_options_that_do_not_fit_are_refused(shared, parties, tmp_path):
     assert "holds something else than a seed file" in complaint(
         call("publish", run, "--compact", "--out", tmp_path / "notes")
     )
-    assert "a seed file gives its final models alone" in complaint(call("replay", file, "--at", "3"))
+    assert "a seed file gives its final models alone" in complaint(
+        call("replay", file, "--at", "3")
+    )
     assert "--weights: " in complaint(call("replay", run, "--weights", tmp_path / "w.pt"))
-    assert "holds no model of client 5; it has shared" in complaint(call("replay", file, "--client", "5"))
+    assert "holds no model of client 5; it has shared" in complaint(
+        call("replay", file, "--client", "5")
+    )
     assert "--out: wanted a file .safetensors or .npz" in complaint(
         call("replay", file, "--out", tmp_path / "m.bin")
     )
@@ -200,7 +240,9 @@ def test_files_that_are_wrong_are_refused_in_one_line(shared, tmp_path):
     assert 'of the law "cauchy", which this version does not know' in said(
         with_header(data, header(data) | {"law": "cauchy"})
     )
-    assert "cannot be read (No such file or directory)" in complaint(call("replay", tmp_path / "none.seeds"))
+    assert "cannot be read (No such file or directory)" in complaint(
+        call("replay", tmp_path / "none.seeds")
+    )
     about = header(data)
     about["models"][0]["result"] = "00" * 32
     wrong.write_bytes(with_header(data, about))
@@ -219,7 +261,9 @@ def from_weights(tmp_path_factory):
             torch.nn.Flatten(), torch.nn.Linear(64, 6), torch.nn.ReLU(), torch.nn.Linear(6, 10)
         )
     save_file(layers.state_dict(), folder / "base.safetensors")
-    scenarios.run(small_horizontal("decomfl", f"model.weights={folder / 'base.safetensors'}"), folder / "run")
+    scenarios.run(
+        small_horizontal("decomfl", f"model.weights={folder / 'base.safetensors'}"), folder / "run"
+    )
     result = call("publish", folder / "run", "--compact", "--out", folder / "run.seeds")
     assert result.exit_code == 0, result.output
     return folder, layers.state_dict()
@@ -266,8 +310,9 @@ def test_other_base_weights_are_refused_with_both_digests(from_weights, tmp_path
     save_file({name: value for name, value in base.items() if name != "3.bias"}, other)
     assert "lack 3.bias" in complaint(call("replay", file, "--weights", other))
     save_file({**base, "3.bias": base["3.bias"][:5].clone()}, other)
-    assert f"3.bias: wanted F32, F16 or BF16 of the shape [10], got F32 [5] in {other}" in complaint(
-        call("replay", file, "--weights", other)
+    assert (
+        f"3.bias: wanted F32, F16 or BF16 of the shape [10], got F32 [5] in {other}"
+        in complaint(call("replay", file, "--weights", other))
     )
     torch.save([1], tmp_path / "list.pt")
     said = complaint(call("replay", file, "--weights", tmp_path / "list.pt"))
@@ -286,9 +331,14 @@ def test_weights_that_a_seed_file_does_not_use_are_refused_or_named(from_weights
     assert f"--weights: {shared[1]} has its first weights; leave it out" in said
     more = tmp_path / "more.safetensors"
     save_file({**base, "encoder.weight": torch.arange(6.0).view(2, 3)}, more)
-    result = call("replay", folder / "run.seeds", "--weights", more, "--out", tmp_path / "out.safetensors")
+    result = call(
+        "replay", folder / "run.seeds", "--weights", more, "--out", tmp_path / "out.safetensors"
+    )
     assert result.exit_code == 0, result.output
-    assert f"not checked: 1 tensor of {more} that {folder / 'run.seeds'} does not name" in result.stdout
+    assert (
+        f"not checked: 1 tensor of {more} that {folder / 'run.seeds'} does not name"
+        in result.stdout
+    )
     plain = call(
         "replay",
         folder / "run.seeds",

@@ -1,4 +1,6 @@
-"""`make docs`: the site builds without a warning, leads nowhere dead, asks no network, and has the public names."""
+"""`make docs`: the site builds without a warning, leads nowhere dead, asks no network, and has the
+public names.
+"""
 
 import os
 import re
@@ -50,7 +52,13 @@ def built(source: Path, site: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(site)]
     environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
     return subprocess.run(
-        command, cwd=source, env=environment, capture_output=True, text=True, check=False, timeout=240
+        command,
+        cwd=source,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
     )
 
 
@@ -63,7 +71,9 @@ def dead(pages: dict[Path, Links]) -> list[str]:
             to = (page.parent / unquote(parts.path)).resolve() if parts.path else page
             if parts.scheme or page.name == "404.html":
                 continue
-            if not to.is_file() or (to in pages and unquote(parts.fragment) not in pages[to].anchors):
+            if not to.is_file() or (
+                to in pages and unquote(parts.fragment) not in pages[to].anchors
+            ):
                 found.append(f"{page.name}: {link}")
     return found
 
@@ -83,7 +93,9 @@ def pages(site):
 
 
 def test_every_page_is_on_it_and_no_link_is_dead(site, pages):
-    sources = {path.relative_to(ROOT / "docs").with_suffix(".html") for path in ROOT.glob("docs/**/*.md")}
+    sources = {
+        path.relative_to(ROOT / "docs").with_suffix(".html") for path in ROOT.glob("docs/**/*.md")
+    }
     assert len(sources) > 30
     assert {site / source for source in sources} <= set(pages)
     assert sum(len(links.links) for links in pages.values()) > 1000
@@ -92,7 +104,10 @@ def test_every_page_is_on_it_and_no_link_is_dead(site, pages):
 
 def test_nothing_comes_from_a_network(site, pages):
     assert [
-        u for links in pages.values() for u in links.fetched if urlsplit(u).scheme not in ("", "data")
+        u
+        for links in pages.values()
+        for u in links.fetched
+        if urlsplit(u).scheme not in ("", "data")
     ] == []
     styles = "".join(path.read_text("utf-8") for path in site.rglob("*.css"))
     assert re.findall(r"url\(.?https?:", styles) == []
@@ -112,11 +127,15 @@ def test_the_pictures_of_the_results_have_their_command_below(site):
     sections = text.split("<h2 ")[1:]
     assert len(sections) > 10
     for section in sections:
-        assert "<img" not in section or section.index("<img") < section.index("<code>raydpzv "), section[:80]
+        assert "<img" not in section or section.index("<img") < section.index("<code>raydpzv "), (
+            section[:80]
+        )
 
 
 def test_a_dead_link_is_found(tmp_path):
-    (tmp_path / "a.html").write_text('<a href="b.html#one"></a><a href="b.html#two"></a><img src="gone.png">')
+    (tmp_path / "a.html").write_text(
+        '<a href="b.html#one"></a><a href="b.html#two"></a><img src="gone.png">'
+    )
     (tmp_path / "b.html").write_text('<h2 id="one"></h2>')
     assert dead({page.resolve(): Links(page) for page in tmp_path.glob("*.html")}) == [
         "a.html: b.html#two",
@@ -131,9 +150,13 @@ def test_it_opens_from_a_folder_and_its_search_finds_a_word(site):
             for width, dark in ((1280, True), (390, False)):
                 tab.open(site / name, width, dark=dark)
                 assert tab.logged == []
-                assert [url for url in tab.asked if not url.startswith(("file:", "data:", "blob:"))] == []
+                assert [
+                    url for url in tab.asked if not url.startswith(("file:", "data:", "blob:"))
+                ] == []
                 assert tab.run("document.documentElement.scrollWidth") == width, (name, width)
-                assert tab.run("document.body.dataset.mdColorScheme") == ("slate" if dark else "default")
+                assert tab.run("document.body.dataset.mdColorScheme") == (
+                    "slate" if dark else "default"
+                )
         tab.open(site / "index.html")
         tab.run(
             "(() => { const box = document.querySelector('.md-search__input'); box.focus();"

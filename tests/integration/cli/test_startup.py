@@ -1,4 +1,6 @@
-"""Commands that only look start without the libraries of those that train: what each may not import, by name."""
+"""Commands that only look start without the libraries of those that train: what each may not
+import, by name.
+"""
 
 import os
 from pathlib import Path
@@ -7,7 +9,17 @@ import pytest
 
 from tests.helpers.programs import python
 
-TRAINING = ("torch", "sklearn", "numba", "ray", "matplotlib", "dp_accounting", "pyarrow", "pandas", "jinja2")
+TRAINING = (
+    "torch",
+    "sklearn",
+    "numba",
+    "ray",
+    "matplotlib",
+    "dp_accounting",
+    "pyarrow",
+    "pandas",
+    "jinja2",
+)
 EVERYTHING = (*TRAINING, "numpy", "scipy")
 AFTER = """
 import atexit, os, sys
@@ -37,7 +49,9 @@ main()
     ],
     ids=" ".join,
 )
-def test_a_command_imports_what_it_needs_alone(command: tuple[str, ...], forbidden: tuple[str, ...]) -> None:
+def test_a_command_imports_what_it_needs_alone(
+    command: tuple[str, ...], forbidden: tuple[str, ...]
+) -> None:
     ended = python("-c", AFTER, ",".join(forbidden), *command)
     assert (ended.returncode, ended.stderr) == (0, "[]\n")
     assert ended.stdout
@@ -64,7 +78,9 @@ def test_running_and_reporting_a_compiled_scenario_load_neither_torch_nor_pandas
 
 
 def test_a_module_that_a_command_imports_is_named() -> None:
-    """The control. What a run under torch loads is in tests/unit/engine/test_torch_engine_imports.py."""
+    """The control. What a run under torch loads is in
+    tests/unit/engine/test_torch_engine_imports.py.
+    """
     assert python("-c", AFTER, "typer,torch", "list").stderr == "['typer']\n"
 
 
@@ -92,7 +108,8 @@ def test_the_public_names_of_scenarios_are_there_and_an_unknown_one_is_an_attrib
 
 @pytest.mark.skipif(os.name != "posix", reason="sends SIGINT")
 def test_ctrl_c_while_a_command_loads_ends_the_program_in_one_line(tmp_path: Path) -> None:
-    # the first module the command imports is where the interrupt falls, in a library that swallows it
+    # the first module the command imports is where the interrupt falls, in a library that swallows
+    # it
     code = (
         "import os, signal, sys\n"
         "class Interrupting:\n"

@@ -72,7 +72,9 @@ def test_one_line_begins_continues_and_shows_wherever_it_is_started(uri):
 def test_a_place_that_holds_a_search_or_other_things_is_left_as_it_is(uri, tmp_path):
     place = open_storage(uri)
     place.write("notes.txt", b"mine")
-    assert "holds other things (notes.txt)" in complaint(call(*RUN, "--storage", uri, "--out", "first"))
+    assert "holds other things (notes.txt)" in complaint(
+        call(*RUN, "--storage", uri, "--out", "first")
+    )
     assert place.entries() == ["notes.txt"]
     assert not Path("first").exists()
     with (
@@ -131,7 +133,10 @@ def test_who_waits_for_a_lease_to_run_out_is_told_so(uri):
     begun = call(*RUN[:-1], "--storage", uri, "--out", "first")
     assert waited.search(begun.stderr), begun.stderr
     assert begun.exit_code == 0
-    assert "to show that it lives" not in call(*RUN[:-1], "--storage", f"{uri} 2", "--out", "alone").stderr
+    assert (
+        "to show that it lives"
+        not in call(*RUN[:-1], "--storage", f"{uri} 2", "--out", "alone").stderr
+    )
     killed(f"{uri} 3", Path("lost"))
     assert waited.search(call("resume", f"{uri} 3", "--out", "second").stderr)
     with download.created(f"{uri} 5", "run") as uploader:  # whole here, and its end was not brought
@@ -166,7 +171,9 @@ def test_a_copy_of_a_run_under_way_is_not_sent_to_continue_with_it_here(uri):
         assert bring in line
         assert on in line
     assert "the run has not finished: is a copy of " in call("replay", "copy").stdout
-    Path("first/summary.json").unlink()  # which an error that is raised here leaves, and a kill does not
+    Path(
+        "first/summary.json"
+    ).unlink()  # which an error that is raised here leaves, and a kill does not
     # where it was made going on is the right thing, and so says the folder
     assert "continue it first: raydpzv resume first" in call("report", "first").stderr
     call(*shlex.split(on)[1:-1], "second", "--quiet")
@@ -181,7 +188,10 @@ def test_a_copy_of_a_run_under_way_is_not_sent_to_continue_with_it_here(uri):
         (("--storage", "ftp://host/x"), 'pyarrow knows no "ftp"'),
         (("--storage", "runs/x"), "wanted the URI of a folder"),
         (("--storage", "s3://key:secret@bucket/x"), "does not belong in a URI"),
-        (("--storage", "file:///proc/nothing/x"), "file:///proc/nothing/x: cannot be read or written"),
+        (
+            ("--storage", "file:///proc/nothing/x"),
+            "file:///proc/nothing/x: cannot be read or written",
+        ),
         (("--or-resume",), "--or-resume: goes with --out FOLDER"),
     ],
 )
@@ -215,7 +225,9 @@ def test_the_commands_of_the_page_run(tmp_path):
     page = (Path(__file__).parents[3] / "docs" / "cluster.md").read_text()
     section = page.partition("## Machines that do not last")[2].partition("\n## ")[0]
     blocks = "".join(re.findall(r"```sh\n(.*?)```", section, re.DOTALL))
-    commands = [shlex.split(line) for line in blocks.replace("/shared/", f"{tmp_path}/").splitlines()]
+    commands = [
+        shlex.split(line) for line in blocks.replace("/shared/", f"{tmp_path}/").splitlines()
+    ]
     assert [words[1] for words in commands] == ["run", "fetch", "report"]
     for words in commands:
         done = call(*words[1:], *([*SET, "--quiet"] if words[1] == "run" else []))
@@ -223,7 +235,10 @@ def test_the_commands_of_the_page_run(tmp_path):
     assert (tmp_path / "runs" / "copy" / "report.html").is_file()
     (line,) = re.findall(r"`(raydpzv\.run\(spec, .*?\))`", section)
     there = {"raydpzv": raydpzv, "spec": scenarios.load("digits_dpzv", CHANGES)}
-    eval(line.replace("/shared/digits", f"{tmp_path}/python").replace("runs/digits", "runs/python"), there)
+    eval(
+        line.replace("/shared/digits", f"{tmp_path}/python").replace("runs/digits", "runs/python"),
+        there,
+    )
     assert stored_kind(f"file://{tmp_path}/python") == "run"
 
 

@@ -1,4 +1,6 @@
-"""`raydpzv submit`: what a job gets, and what comes back. A class plays the cluster; test_job.py has a real one."""
+"""`raydpzv submit`: what a job gets, and what comes back. A class plays the cluster; test_job.py
+has a real one.
+"""
 
 import os
 import shlex
@@ -92,14 +94,16 @@ def submit(*words):
 def own_scenario(path, data="data/own.csv"):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(
-        f'[data]\nsource = "csv"\nfile = "{data}"\ntarget = "y"\ntest_rows = 8\n'
-        '[split]\nclients = 2\n[method]\nname = "vafl"\nbatch = 8\n[model]\nengine = "torch"\n[budget]\nupdates = 3\n'
+        f'[data]\nsource = "csv"\nfile = "{data}"\ntarget = "y"\ntest_rows = 8\n[split]\nclients = '
+        '2\n[method]\nname = "vafl"\nbatch = 8\n[model]\nengine = "torch"\n[budget]\nupdates = 3\n'
     )
 
 
 def own_table(path):
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("a,b,c,d,y\n" + "".join(f"{n},{n % 7},{n % 5},{n % 3},{n % 2}\n" for n in range(40)))
+    path.write_text(
+        "a,b,c,d,y\n" + "".join(f"{n},{n % 7},{n % 5},{n % 3},{n % 2}\n" for n in range(40))
+    )
 
 
 def test_a_scenario_of_the_program_runs_and_comes_back(cluster, tmp_path, storage):
@@ -108,7 +112,9 @@ def test_a_scenario_of_the_program_runs_and_comes_back(cluster, tmp_path, storag
     assert "Ray 2.50.1 there, 2.60.0 here; the run uses the cluster's" in done.stderr
     assert "after 4 updates" in " ".join(done.stdout.split())
     ((job, (entrypoint, _)),) = cluster.jobs.items()
-    assert entrypoint.startswith("python -m raydpzv run vafl --runner ray --or-resume --quiet --set ")
+    assert entrypoint.startswith(
+        "python -m raydpzv run vafl --runner ray --or-resume --quiet --set "
+    )
     assert entrypoint.endswith(f'--set seed=3 --storage {storage} --out "$HOME"/raydpzv/{job}')
     (here,) = (tmp_path / "project" / "runs").iterdir()
     assert here.name.startswith("vafl-seed3-")
@@ -142,7 +148,9 @@ def test_without_a_storage_the_run_folder_stays_on_the_cluster(cluster, tmp_path
 def test_an_absolute_data_path_in_the_project_becomes_its_packed_name(cluster, tmp_path):
     own_scenario(tmp_path / "project" / "own.toml", "nowhere.csv")
     own_table(tmp_path / "project" / "own.csv")
-    done = submit("own.toml", "--set", f"data.file={tmp_path / 'project' / 'own.csv'}", "--no-fetch")
+    done = submit(
+        "own.toml", "--set", f"data.file={tmp_path / 'project' / 'own.csv'}", "--no-fetch"
+    )
     assert done.exit_code == 0, done.output
     ((entrypoint, _),) = cluster.jobs.values()
     assert "'data.file=\"own.csv\"'" in entrypoint
@@ -153,7 +161,10 @@ def test_data_outside_the_project_keep_their_path_with_a_note(cluster, tmp_path)
     own_table(tmp_path / "outside.csv")
     done = submit("own.toml", "--no-fetch")
     assert done.exit_code == 0, done.output
-    assert f"note: data.file is {tmp_path}/project/../outside.csv, outside the packed folder" in done.stderr
+    assert (
+        f"note: data.file is {tmp_path}/project/../outside.csv, outside the packed folder"
+        in done.stderr
+    )
 
 
 KEPT = ("--storage", "file:///shared/x")
@@ -163,17 +174,26 @@ MANIFEST = ("vafl", "--kuberay", *POD)
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (["vafl"], "wanted --storage URI, through which the run folder comes back, or --there FOLDER"),
+        (
+            ["vafl"],
+            "wanted --storage URI, through which the run folder comes back, or --there FOLDER",
+        ),
         (["../outside.toml", *KEPT], "lies outside the folder that is packed"),
         (["own.toml", *KEPT], "data.file: wanted data to pack, "),
         (["none.toml", *KEPT], "cannot read"),
         (["nothing_like_it", *KEPT], 'scenario "nothing_like_it" is unknown'),
         (["vafl", "--there", "runs/x"], "--there: wanted an absolute path"),
-        (["vafl", "--there", "/x", "--out", "x"], "--out: the run folder comes back through a storage"),
+        (
+            ["vafl", "--there", "/x", "--out", "x"],
+            "--out: the run folder comes back through a storage",
+        ),
         (["vafl", "--storage", "runs/x"], "--storage: wanted the URI of a folder"),
         (["--job", "x", "--storage", "s3://a/b"], "--storage: is what a job is submitted with"),
         (["--job", "other"], "was not submitted by raydpzv submit"),
-        (["vafl", "--kuberay", "--image", "x", "--storage", "x"], "--storage: wanted the URI of a folder"),
+        (
+            ["vafl", "--kuberay", "--image", "x", "--storage", "x"],
+            "--storage: wanted the URI of a folder",
+        ),
         (
             ["vafl", "--kuberay", "--image", "x", "--storage", "file:///x"],
             "lies on the disk of a pod, which goes with",
@@ -217,7 +237,10 @@ def test_a_refused_job_gives_its_status_and_downloads_no_other_run(cluster, tmp_
     other = submit("vafl", *SMALL, "--storage", storage, "--out", "two", "--seed", 9)
     assert other.exit_code == 2
     assert "ended with 2: as Ray says" in other.stderr
-    assert "a job lacks the files that .gitignore, .rayignore or a secret's name exclude" in other.stderr
+    assert (
+        "a job lacks the files that .gitignore, .rayignore or a secret's name exclude"
+        in other.stderr
+    )
     assert not (tmp_path / "project" / "two").exists()
 
 
@@ -226,12 +249,18 @@ def test_only_a_job_that_succeeded_must_have_filled_its_storage(cluster, tmp_pat
     cluster.answer = JobEnd(status, "as Ray says")
     done = submit("vafl", *SMALL, "--storage", storage, "--out", "x")
     assert done.exit_code == 1
-    assert (f"wanted the run folder in {storage}, found nothing there" in done.stderr) == (status == 0)
+    assert (f"wanted the run folder in {storage}, found nothing there" in done.stderr) == (
+        status == 0
+    )
     assert not (tmp_path / "project" / "x").exists()
 
 
-@pytest.mark.parametrize(("error", "status"), [(KeyboardInterrupt(), 130), (RunError("lost the cluster"), 1)])
-def test_a_job_can_be_followed_again_after_an_interruption(cluster, tmp_path, storage, error, status):
+@pytest.mark.parametrize(
+    ("error", "status"), [(KeyboardInterrupt(), 130), (RunError("lost the cluster"), 1)]
+)
+def test_a_job_can_be_followed_again_after_an_interruption(
+    cluster, tmp_path, storage, error, status
+):
     cluster.fails_with = error
     left = submit("vafl", *SMALL, "--storage", storage, "--out", "x")
     assert left.exit_code == status
@@ -269,10 +298,28 @@ def test_a_manifest_runs_a_scenario_of_the_program(tmp_path, monkeypatch):
     assert "object-store-memory" in job["spec"]["rayClusterSpec"]["headGroupSpec"]["rayStartParams"]
     # where memory is given, the data need not be here
     ((other,), _) = documents("mnist_dpzv", "--set", "data.folder=/nowhere", "--memory", "12")
-    assert "object-store-memory" not in other["spec"]["rayClusterSpec"]["headGroupSpec"]["rayStartParams"]
+    assert (
+        "object-store-memory"
+        not in other["spec"]["rayClusterSpec"]["headGroupSpec"]["rayStartParams"]
+    )
     assert shlex.split(job["spec"]["entrypoint"]) == [
-        *("python", "-m", "raydpzv", "run", "vafl", "--runner", "ray", "--or-resume", "--quiet"),
-        *("--set", "method.lr=0.2", "--set", "seed=3", "--log", "csv", "--out", "/raydpzv/vafl-3"),
+        "python",
+        "-m",
+        "raydpzv",
+        "run",
+        "vafl",
+        "--runner",
+        "ray",
+        "--or-resume",
+        "--quiet",
+        "--set",
+        "method.lr=0.2",
+        "--set",
+        "seed=3",
+        "--log",
+        "csv",
+        "--out",
+        "/raydpzv/vafl-3",
     ]
     assert list(tmp_path.iterdir()) == []
 
@@ -280,7 +327,10 @@ def test_a_manifest_runs_a_scenario_of_the_program(tmp_path, monkeypatch):
 def test_without_pyyaml_it_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "yaml", None)
     done = submit("vafl", "--kuberay", *POD)
-    assert (done.exit_code, "PyYAML is not installed: pip install 'raydpzv[ray]'" in done.stderr) == (2, True)
+    assert (
+        done.exit_code,
+        "PyYAML is not installed: pip install 'raydpzv[ray]'" in done.stderr,
+    ) == (2, True)
 
 
 def test_the_page_of_a_manifest_can_be_typed(tmp_path, monkeypatch):
@@ -302,7 +352,11 @@ def test_with_a_storage_a_manifest_needs_no_claim_and_its_run_is_there():
     (job,) = yaml.safe_load_all(submit(*words).stdout)
     assert errors(job) == []
     assert shlex.split(job["spec"]["entrypoint"])[-5:] == [
-        *("--or-resume", "--storage", "s3://bucket/runs/vafl", "--out", "/tmp/raydpzv/vafl-0")
+        "--or-resume",
+        "--storage",
+        "s3://bucket/runs/vafl",
+        "--out",
+        "/tmp/raydpzv/vafl-0",
     ]
     head = job["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]
     assert "volumes" not in head
@@ -358,18 +412,35 @@ def test_a_scenario_of_ones_own_travels_in_the_manifest(tmp_path):
 
 
 AS_IT_STANDS = [
-    *('data.file="/a b/c.csv"', "model.hidden=[8,4]", "method.lr_at=[[4, 0.5]]", 'data.target="#"'),
-    *("title='a title'", "x=~"),
+    'data.file="/a b/c.csv"',
+    "model.hidden=[8,4]",
+    "method.lr_at=[[4, 0.5]]",
+    'data.target="#"',
+    "title='a title'",
+    "x=~",
 ]
 CHANGED = [
-    *("data.target='y'", "data.target='it is'$x", 'data.file="/a$HOME/c"', 'data.target="a;b"', "x=(1)"),
-    *("title=it's", 'data.target="a\\tb"', 'data.target="`id`"', "x=a\nb", "x=a&b", "x=<b"),
+    "data.target='y'",
+    "data.target='it is'$x",
+    'data.file="/a$HOME/c"',
+    'data.target="a;b"',
+    "x=(1)",
+    "title=it's",
+    'data.target="a\\tb"',
+    'data.target="`id`"',
+    "x=a\nb",
+    "x=a&b",
+    "x=<b",
 ]
 
 
 def read_once_more(words):
-    """What reaches the run where `ray job submit` gives a shell these words as Windows reads them."""
-    line = subprocess.list2cmdline([sys.executable, "-c", "import sys; print(sys.argv[1:])", *words])
+    """What reaches the run where `ray job submit` gives a shell these words as Windows reads
+    them.
+    """
+    line = subprocess.list2cmdline(
+        [sys.executable, "-c", "import sys; print(sys.argv[1:])", *words]
+    )
     return subprocess.run(
         line, shell=True, text=True, capture_output=True, check=False, cwd=ROOT
     ).stdout.strip()
@@ -386,7 +457,9 @@ def test_a_setting_that_an_older_ray_hands_on_as_it_is_is_taken(word):
 def test_a_setting_that_an_older_rays_submission_would_change_is_refused(word):
     words = ["python", word, "--out", "/raydpzv/x"]
     check_words(words, "2.60.0")
-    with pytest.raises(SpecError, match=r"the `ray job submit` of Ray 2\.59\.0 hands this to a shell"):
+    with pytest.raises(
+        SpecError, match=r"the `ray job submit` of Ray 2\.59\.0 hands this to a shell"
+    ):
         check_words(words, "2.59.0")
     assert read_once_more(words) != repr(words)
 

@@ -29,7 +29,15 @@ def tuned(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tune")
     (folder / "grid.toml").write_text(GRID)
     where = ("--out", folder / "out", "--to", folder / "made.toml")
-    words = ("tune", folder / "grid.toml", "--set", "budget.updates=40", "--runner", "local", *where)
+    words = (
+        "tune",
+        folder / "grid.toml",
+        "--set",
+        "budget.updates=40",
+        "--runner",
+        "local",
+        *where,
+    )
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         done = raydpzv("tune", "grid.toml", *words[2:], "--quiet")
@@ -40,7 +48,9 @@ def tuned(tmp_path_factory):
 def test_the_better_step_size_is_written_as_a_comparison(tuned):
     done, folder, _ = tuned
     assert "lr=0.1" in done.stdout
-    assert "Chosen by the accuracy at the end on 20 % of the training rows, held back\n" in done.stdout
+    assert (
+        "Chosen by the accuracy at the end on 20 % of the training rows, held back\n" in done.stdout
+    )
     comparison = resolved(read_comparison_file(folder / "made.toml"))
     assert [line.spec.method.lr for line in comparison.lines if line.label == "VAFL"] == [0.1]
     assert comparison.seeds == (0,)
@@ -65,7 +75,9 @@ def test_resume_names_the_command_that_chooses_from_a_grid_in_any_folder(tuned):
 def test_the_same_again_makes_no_run_and_says_the_same_in_json(tuned):
     _, folder, words = tuned
     before = {
-        path: path.stat().st_mtime_ns for path in (folder / "out" / "runs").rglob("*") if path.is_file()
+        path: path.stat().st_mtime_ns
+        for path in (folder / "out" / "runs").rglob("*")
+        if path.is_file()
     }
     done = raydpzv(*words, "--json")
     assert done.exit_code == 0, done.output

@@ -15,8 +15,14 @@ pytestmark = [
     pytest.mark.skipif(platform.machine() != "x86_64", reason="names of x86-64 processors"),
 ]
 
-PROCESSORS = {"generic": (), "haswell": ("avx2",), "skylake-avx512": ("avx512f", "avx512bw", "avx512vl")}
-"""Names that LLVM compiles for (SSE2, AVX2, AVX-512), and what the machine must have to run that."""
+PROCESSORS = {
+    "generic": (),
+    "haswell": ("avx2",),
+    "skylake-avx512": ("avx512f", "avx512bw", "avx512vl"),
+}
+"""Names that LLVM compiles for (SSE2, AVX2, AVX-512), and what the machine must have to run
+that.
+"""
 
 KERNELS = """
 import hashlib, json
@@ -67,13 +73,20 @@ print(json.dumps([found.hexdigest(), bottom.sha256(), top.sha256(), seen.hexdige
 
 
 def test_the_bits_do_not_hang_on_the_processor(tmp_path: Path) -> None:
-    """What the code for this processor and that for SSE2 compute, and each under other threads for libraries.
+    """What the code for this processor and that for SSE2 compute, and each under other threads for
+    libraries.
 
     RAYDPZV_EVERY_PROCESSOR=1: that for AVX2 and AVX-512 as well, where the machine can run it.
     """
     able = [name for name, needed in PROCESSORS.items() if set(needed) <= features()]
-    for threads, name in enumerate(able if os.environ.get("RAYDPZV_EVERY_PROCESSOR") else able[:1], 1):
-        target = {"NUMBA_CPU_NAME": name, "NUMBA_CPU_FEATURES": "", "NUMBA_CACHE_DIR": str(tmp_path / name)}
+    for threads, name in enumerate(
+        able if os.environ.get("RAYDPZV_EVERY_PROCESSOR") else able[:1], 1
+    ):
+        target = {
+            "NUMBA_CPU_NAME": name,
+            "NUMBA_CPU_FEATURES": "",
+            "NUMBA_CACHE_DIR": str(tmp_path / name),
+        }
         assert said(**target, OMP_NUM_THREADS=str(threads)) == RECORDED, name
     assert said(OMP_NUM_THREADS="2") == RECORDED
 

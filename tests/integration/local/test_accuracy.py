@@ -1,4 +1,6 @@
-"""What the scenarios reach on real data, with reproducible noise. Thresholds are the project's promises."""
+"""What the scenarios reach on real data, with reproducible noise. Thresholds are the project's
+promises.
+"""
 
 import dataclasses
 import threading
@@ -50,7 +52,8 @@ def test_without_updates_nothing_is_learned():
     assert accuracy("digits_dpzv", 0, "budget.updates=1", "privacy.noise=seeded") < 0.3
 
 
-# What DPZV's baselines reach on digits with E = 2, with reproducible noise. Thresholds are the project's promises.
+# What DPZV's baselines reach on digits with E = 2, with reproducible noise. Thresholds are the
+# project's promises.
 #
 # VAFL with noise is below, beside DPZV.
 
@@ -86,7 +89,9 @@ def test_federated_logistic_regression():
 
 @pytest.mark.slow
 def test_lstms():
-    """At some evaluation: a run may end on a spike of its loss, and on which one depends on the processor."""
+    """At some evaluation: a run may end on a spike of its loss, and on which one depends on the
+    processor.
+    """
     reached, stop = [], threading.Event()
 
     def evaluated(status, metrics):
@@ -94,7 +99,9 @@ def test_lstms():
         if metrics.accuracy >= 0.90:
             stop.set()
 
-    prepared = prepare(scenarios.load("lstm_vafl", ["evaluate.every=200", "record.staleness=false"]))
+    prepared = prepare(
+        scenarios.load("lstm_vafl", ["evaluate.every=200", "record.staleness=false"])
+    )
     run_prepared(prepared, stop=stop, evaluated=evaluated)
     assert max(reached) >= 0.90
     assert reached[0] < 0.7, "the control: without updates nothing is learned"
@@ -112,7 +119,9 @@ CHOSEN = (
 
 def compared(name, root, wanted, *overrides):
     """Run the chosen lines of a comparison; return the lines of its table by label."""
-    file = read_comparison_file(catalog.COMPARISONS / f"{name}.toml").model_copy(update={"seeds": 3})
+    file = read_comparison_file(catalog.COMPARISONS / f"{name}.toml").model_copy(
+        update={"seeds": 3}
+    )
     whole = resolved(file, overrides)
     chosen = tuple(line for line in whole.lines if wanted(line))
     comparison = dataclasses.replace(whole, lines=chosen)
@@ -129,7 +138,9 @@ def compared(name, root, wanted, *overrides):
 
 
 @pytest.mark.slow
-def test_at_epsilon_1_embedding_noise_leaves_next_to_nothing_and_the_fair_baseline_is_close(tmp_path):
+def test_at_epsilon_1_embedding_noise_leaves_next_to_nothing_and_the_fair_baseline_is_close(
+    tmp_path,
+):
     lines = compared(
         "digits_field",
         tmp_path / "field",
@@ -162,7 +173,9 @@ def test_asynchronous_reaches_its_target_in_less_time_than_synchronous(name, at_
     quick, slow = lines["asynchronous"], lines["synchronous"]
     assert quick["reached_0.9"] == slow["reached_0.9"] == 3
     assert slow["slower_0.9"] >= at_least
-    assert slow["seconds_0.9_median"] / quick["seconds_0.9_median"] == pytest.approx(slow["slower_0.9"])
+    assert slow["seconds_0.9_median"] / quick["seconds_0.9_median"] == pytest.approx(
+        slow["slower_0.9"]
+    )
 
 
 @pytest.mark.slow

@@ -23,7 +23,12 @@ def test_300_rounds_of_25_perturbations_reach_90_percent(seed):
 
 @pytest.mark.parametrize("seed", range(2))
 def test_1000_rounds_of_5_perturbations_reach_87_percent(seed):
-    settings = ("method.perturbations=5", "method.lr=1e-2", "budget.updates=1000", "evaluate.every=1000")
+    settings = (
+        "method.perturbations=5",
+        "method.lr=1e-2",
+        "budget.updates=1000",
+        "evaluate.every=1000",
+    )
     assert run(f"seed={seed}", *settings).summary["accuracy"] >= 0.87
 
 

@@ -23,7 +23,13 @@ PRIVATE = ("method.aggregation=private_weights", "method.count_cap=4", "method.k
 
 
 def small_zo(*overrides: str) -> AnyScenario:
-    given = ("method.perturbations=16", "method.local_steps=1", "users.count=4", "data.train_rows=40", *SMALL)
+    given = (
+        "method.perturbations=16",
+        "method.local_steps=1",
+        "users.count=4",
+        "data.train_rows=40",
+        *SMALL,
+    )
     return scenario("horizontal", "uldp_zo", (*given, *overrides))
 
 
@@ -35,7 +41,9 @@ def uploads(run: Run) -> list[tuple[int, str, int]]:
 
 @pytest.mark.parametrize("method", ["uldp_sgd", "uldp_avg", "uldp_zo"])
 def test_a_masked_run_ends_with_the_model_of_one_in_the_open(method):
-    plain, masked = (run_small(method, (*SMALL, f"method.aggregation={how}")) for how in ("plain", "masked"))
+    plain, masked = (
+        run_small(method, (*SMALL, f"method.aggregation={how}")) for how in ("plain", "masked")
+    )
     assert plain.summary["model_digest"] == masked.summary["model_digest"]
     assert plain.summary["updates"] == masked.summary["updates"] == 3
 
@@ -55,7 +63,12 @@ def test_whoever_stays_away_the_bits_are_those_of_a_run_in_the_open_and_the_summ
 
 
 def test_every_sum_that_is_open_is_in_the_final_account():
-    given = ("budget.updates=5", "split.clients=5", "method.aggregation=masked", "method.dropout=0.4")
+    given = (
+        "budget.updates=5",
+        "split.clients=5",
+        "method.aggregation=masked",
+        "method.dropout=0.4",
+    )
     late, never = (
         run_small("uldp_sgd", (*given, f"method.late_uploads={share}")) for share in ("1.0", "0.0")
     )
@@ -65,7 +78,12 @@ def test_every_sum_that_is_open_is_in_the_final_account():
     assert int(scopes[0].split()[0]) > 5
     assert "at least 2 in a release" in scopes[0]
     words = "every sum that a late upload opens is a release more"
-    public = ("data.scale=none", "data.split=plain", "privacy.noise=system", "method.late_uploads=1.0")
+    public = (
+        "data.scale=none",
+        "data.split=plain",
+        "privacy.noise=system",
+        "method.late_uploads=1.0",
+    )
     spec = scenario("horizontal", "uldp_sgd", (*given, *public))
     planned = prepare_horizontal(spec).setting
     assert planned is not None
@@ -74,7 +92,12 @@ def test_every_sum_that_is_open_is_in_the_final_account():
 
 
 def test_the_final_account_counts_the_silos_that_took_part():
-    given = ("budget.updates=5", "split.clients=5", "method.aggregation=masked", "method.least_silos=2")
+    given = (
+        "budget.updates=5",
+        "split.clients=5",
+        "method.aggregation=masked",
+        "method.least_silos=2",
+    )
     scopes = [
         run_small("uldp_sgd", (*given, f"method.dropout={share}")).summary["epsilon"][0]["scope"]
         for share in ("0.05", "0.4")
@@ -93,7 +116,9 @@ def test_zeroth_order_sends_one_ciphertext_a_round_whatever_the_model(hidden):
     assert {kind for round, kind, _ in uploads(run) if round > 1} == {"PackedSum"}
 
 
-def test_a_run_with_private_weights_repeats_and_nothing_secret_is_in_its_folder(tmp_path, monkeypatch):
+def test_a_run_with_private_weights_repeats_and_nothing_secret_is_in_its_folder(
+    tmp_path, monkeypatch
+):
     secrets: list[bytes | int] = []
 
     def kept(module, name):
@@ -115,7 +140,9 @@ def test_a_run_with_private_weights_repeats_and_nothing_secret_is_in_its_folder(
     ):
         kept(module, name)
     first = scenarios.run(small_zo(*PRIVATE), tmp_path / "run")
-    written = b"".join(path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file())
+    written = b"".join(
+        path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()
+    )
     assert len(secrets) > 50
     assert len(written) > 10_000
     for secret in secrets:
@@ -134,10 +161,15 @@ def test_a_stopped_run_continues_with_new_keys_to_the_same_model(method, away, t
     spec = scenario("horizontal", method, ("budget.updates=4", "method.aggregation=masked", *away))
     whole = scenarios.run(spec)
     stop, progress = stop_after(2)
-    assert scenarios.run(spec, tmp_path / "run", stop=stop, progress=progress).summary["updates"] == 2
+    assert (
+        scenarios.run(spec, tmp_path / "run", stop=stop, progress=progress).summary["updates"] == 2
+    )
     prepared, folder, _ = continued(tmp_path / "run")
     last = run_prepared(prepared, folder)
-    assert (last.summary["updates"], last.summary["model_digest"]) == (4, whole.summary["model_digest"])
+    assert (last.summary["updates"], last.summary["model_digest"]) == (
+        4,
+        whole.summary["model_digest"],
+    )
     assert sum(kind == "AgreementKey" for _, kind, _ in uploads(last)) == 2 * 3
 
 
@@ -153,7 +185,10 @@ def test_what_does_not_go_together_is_refused_before_anything_runs():
             ('method.aggregation="privat_weights"',),
             "wanted 'plain', 'masked' or 'private_weights', got 'privat_weights'",
         ),
-        ((*PRIVATE, "method.count_cap=900"), r"method\.count_cap = 900 does not fit a key of 2048 bits"),
+        (
+            (*PRIVATE, "method.count_cap=900"),
+            r"method\.count_cap = 900 does not fit a key of 2048 bits",
+        ),
         (PRIVATE[:1], r"method\.count_cap: wanted .* the largest that fits is \d+"),
     ):
         with pytest.raises(SpecError, match=words):

@@ -1,4 +1,6 @@
-"""The comparisons of all methods on the DPZV papers' four data sets, run from small files of the real formats."""
+"""The comparisons of all methods on the DPZV papers' four data sets, run from small files of the
+real formats.
+"""
 
 import pytest
 
@@ -30,7 +32,11 @@ def files(name, path):
 
 
 SMALL_ROUNDS = (
-    *("budget.updates=2", "evaluate.every=2", "split.clients=12", "method.cohort=1", "method.batch=4"),
+    "budget.updates=2",
+    "evaluate.every=2",
+    "split.clients=12",
+    "method.cohort=1",
+    "method.batch=4",
     "data.train_rows=100",
 )
 
@@ -51,7 +57,9 @@ def test_every_line_of_a_horizontal_comparison_runs(name, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["mnist_field", "cifar10_field", "modelnet40_field", "amazon_field"])
+@pytest.mark.parametrize(
+    "name", ["mnist_field", "cifar10_field", "modelnet40_field", "amazon_field"]
+)
 def test_every_line_of_the_field_runs(name, tmp_path):
     comparison = resolved(
         read_comparison_file(catalog.COMPARISONS / f"{name}.toml"), [*files(name, tmp_path), *FEW]
@@ -59,7 +67,8 @@ def test_every_line_of_the_field_runs(name, tmp_path):
     methods = {line.spec.method.name for line in comparison.lines}
     assert methods == {"dpzv", "vafl", "czofo", "zoo_vfl", "frozen", "sgd"}
     labels = {line.label: line for line in comparison.lines}
-    # an ε is a deviation, of whatever models: every line at every ε with the smallest ones, at its last ε with others
+    # an ε is a deviation, of whatever models: every line at every ε with the smallest ones, at its
+    # last ε with others
     for line in comparison.lines if name == "mnist_field" else labels.values():
         summary = scenarios.run(line.spec).summary
         assert summary["updates"] == 4, str(line)
@@ -84,7 +93,8 @@ def test_decomfl_on_pictures_with_its_own_networks(name, tmp_path):
 )
 def test_vafl_protocols_run_with_the_papers_noise_and_without(name, setting, write, tmp_path):
     comparison = resolved(
-        read_comparison_file(catalog.COMPARISONS / f"{name}.toml"), [f"{setting}={write(tmp_path)}", *FEW]
+        read_comparison_file(catalog.COMPARISONS / f"{name}.toml"),
+        [f"{setting}={write(tmp_path)}", *FEW],
     )
     found = [line for line in comparison.lines if not line.control]
     protocols = ["asynchronous", "t-synchronous", "synchronous"]
@@ -96,7 +106,8 @@ def test_vafl_protocols_run_with_the_papers_noise_and_without(name, setting, wri
         assert not run.summary["private"], str(line)
 
 
-# The comparisons of ε and of clips on the DPZV papers' data sets, run from small files of the real formats.
+# The comparisons of ε and of clips on the DPZV papers' data sets, run from small files of the real
+# formats.
 
 EPSILONS = [None, 10.0, 5.0, 1.0, 0.5, 0.1]
 
@@ -114,12 +125,17 @@ def test_every_method_runs_at_the_ends_of_the_range(name, tmp_path):
     found = [line for line in lines(name, tmp_path) if not line.control]
     for method in ("dpzv", "vafl", "czofo", "zoo_vfl"):
         heads = 2 if method == "dpzv" else 1
-        assert [line.epsilon for line in found if line.spec.method.name == method] == heads * EPSILONS
+        assert [
+            line.epsilon for line in found if line.spec.method.name == method
+        ] == heads * EPSILONS
     for line in found:
         # `test_every_line_of_the_field_runs` runs these methods on the other data sets' models
         if name == "mnist_epsilons" and line.epsilon in (None, 0.1):
             summary = scenarios.run(line.spec).summary
-            assert (summary["updates"], bool(summary["epsilon"])) == (4, line.epsilon is not None), str(line)
+            assert (summary["updates"], bool(summary["epsilon"])) == (
+                4,
+                line.epsilon is not None,
+            ), str(line)
 
 
 @pytest.mark.parametrize("name", ["mnist_clips", "cifar10_clips"])
@@ -141,7 +157,8 @@ def test_clips_move_the_noise_and_no_clip_is_one_that_nothing_reaches(name, tmp_
     runs = {(line.label, line.epsilon): scenarios.run(line.spec) for line in found}
     for head in ("", "zeroth-order head, "):
         sigmas = [
-            runs[f"DPZV, {head}C = {c}", 1.0].rows("release")["sigma"][0].as_py() for c in (10, 100, 500)
+            runs[f"DPZV, {head}C = {c}", 1.0].rows("release")["sigma"][0].as_py()
+            for c in (10, 100, 500)
         ]
         assert sigmas == pytest.approx([sigmas[0], 10 * sigmas[0], 50 * sigmas[0]])
         unclipped = next(line.spec for line in found if line.label == f"DPZV, {head}without a clip")
@@ -150,6 +167,7 @@ def test_clips_move_the_noise_and_no_clip_is_one_that_nothing_reaches(name, tmp_
         without = unclipped.model_copy(update={"privacy": privacy})
         assert scenarios.run(without).summary["model_digest"] == digest
     heads = {
-        runs[f"DPZV, {head}C = 10", None].summary["model_digest"] for head in ("", "zeroth-order head, ")
+        runs[f"DPZV, {head}C = 10", None].summary["model_digest"]
+        for head in ("", "zeroth-order head, ")
     }
     assert len(heads) == 2

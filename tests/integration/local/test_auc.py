@@ -15,11 +15,20 @@ DATA = (
     "evaluate.every=6",
 )
 VERTICAL = (
-    *("method.name=sgd", "privacy.mode=none", "split.clients=2", "method.batch=16", "split.how=columns"),
-    *("model.bottom=linear", "model.head=sum", "budget.updates=12"),
+    "method.name=sgd",
+    "privacy.mode=none",
+    "split.clients=2",
+    "method.batch=16",
+    "split.how=columns",
+    "model.bottom=linear",
+    "model.head=sum",
+    "budget.updates=12",
 )
 HORIZONTAL = (
-    *("method.name=fedavg", "model.kind=logistic", "split.clients=5", "method.cohort=5"),
+    "method.name=fedavg",
+    "model.kind=logistic",
+    "split.clients=5",
+    "method.cohort=5",
     "budget.updates=6",
 )
 
@@ -42,7 +51,9 @@ def margins_of(spec, models, table):
 
 
 @pytest.mark.parametrize("engine", ["torch", "compiled"])
-@pytest.mark.parametrize(("name", "overrides"), [("digits_dpzv", VERTICAL), ("digits_decomfl", HORIZONTAL)])
+@pytest.mark.parametrize(
+    ("name", "overrides"), [("digits_dpzv", VERTICAL), ("digits_decomfl", HORIZONTAL)]
+)
 def test_a_run_on_two_classes_has_the_areas_of_its_scores_on_record(name, overrides, engine):
     spec = scenarios.load(name, [*DATA, *overrides, f"model.engine={engine}"])
     done = scenarios.run(spec)
@@ -53,18 +64,27 @@ def test_a_run_on_two_classes_has_the_areas_of_its_scores_on_record(name, overri
         margins = margins_of(spec, done.models, table)
         assert last["roc_auc"] == pytest.approx(roc_auc_score(table.y, margins), abs=1e-3)
         assert last["pr_auc"] == pytest.approx(average_precision_score(table.y, margins), abs=1e-3)
-    assert (done.summary["roc_auc"], done.summary["pr_auc"]) == (rows[-2]["roc_auc"], rows[-2]["pr_auc"])
+    assert (done.summary["roc_auc"], done.summary["pr_auc"]) == (
+        rows[-2]["roc_auc"],
+        rows[-2]["pr_auc"],
+    )
 
 
 def test_a_run_on_more_classes_has_none():
-    done = scenarios.run(scenarios.load("digits_decomfl", ["data.train_rows=100", "budget.updates=2"]))
+    done = scenarios.run(
+        scenarios.load("digits_decomfl", ["data.train_rows=100", "budget.updates=2"])
+    )
     assert done.rows("auc").num_rows == 0
     assert np.isnan(done.summary["roc_auc"])
 
 
 def test_test_rows_of_one_class_are_refused(tmp_path):
-    """Of 40 test rows 2 are of class 1: 20 rows drawn by class hold one of them, 3 rows hold none with this seed."""
-    (tmp_path / "rare.csv").write_text("a,y\n" + "".join(f"{i},{int(i < 10)}\n" for i in range(200)))
+    """Of 40 test rows 2 are of class 1: 20 rows drawn by class hold one of them, 3 rows hold none
+    with this seed.
+    """
+    (tmp_path / "rare.csv").write_text(
+        "a,y\n" + "".join(f"{i},{int(i < 10)}\n" for i in range(200))
+    )
     given = ["data.source=csv", f"data.file={tmp_path / 'rare.csv'}", "data.target=y", *HORIZONTAL]
     spec = scenarios.load("digits_decomfl", [*given, "data.test_rows=20"])
     assert prepare(spec).split.test.y.sum() == 1

@@ -52,13 +52,20 @@ def test_the_bytes_are_the_formulas_with_and_without_noise(name, extra, up, down
 
 
 def test_bytes_of_every_protocol_are_what_its_messages_add_up_to():
-    assert bytes_of(run("vafl", "method.noise_on=gradient", *SEEDED)) == (T * B * (4 + 4 * E), T * B * 4 * E)
-    for extra in (["method.synchrony=t-synchronous", "method.wait_for=3"], ["method.synchrony=synchronous"]):
+    assert bytes_of(run("vafl", "method.noise_on=gradient", *SEEDED)) == (
+        T * B * (4 + 4 * E),
+        T * B * 4 * E,
+    )
+    for extra in (
+        ["method.synchrony=t-synchronous", "method.wait_for=3"],
+        ["method.synchrony=synchronous"],
+    ):
         assert bytes_of(run("vafl", *extra)) == (T * B * (4 + 4 * E), T * B * 4 * E)
     found = run("vafl", "method.max_delay=8", *MESSY)
     rows = found.rows("message").to_pylist()
     kinds = {
-        k: [m for m in rows if m["kind"] == k] for k in ("Embeddings", "Gradient", "Query", "FreshEmbeddings")
+        k: [m for m in rows if m["kind"] == k]
+        for k in ("Embeddings", "Gradient", "Query", "FreshEmbeddings")
     }
     assert {m["bytes"] for m in kinds["Embeddings"]} == {B * (4 + 4 * E)}
     assert {m["bytes"] for m in kinds["Gradient"]} == {B * 4 * E}
@@ -72,7 +79,9 @@ def test_bytes_of_every_protocol_are_what_its_messages_add_up_to():
 
 
 def test_with_one_rate_and_one_client_vafl_is_the_synchronous_control():
-    """One client has nobody to be stale against: the same rows make the same bits as central split SGD."""
+    """One client has nobody to be stale against: the same rows make the same bits as central split
+    SGD.
+    """
     one = ["split.clients=1", "method.momentum=0.0", "method.lr=0.05"]
     vafl = run("vafl", *one, "method.synchrony=synchronous")
     sgd = run("sgd", *one)
@@ -118,7 +127,8 @@ def test_with_all_other_rows_sent_every_age_is_that_of_the_clients_last_upload(e
             known = client in last
             assert seen["missing"] == (0 if known else seen["rows"])
             assert (
-                not known or seen["age_max"] == seen["age_sum"] / seen["rows"] == row["round"] - last[client]
+                not known
+                or seen["age_max"] == seen["age_sum"] / seen["rows"] == row["round"] - last[client]
             )
         last[row["client"]] = row["round"]
     alone = run("vafl", *extra).rows("staleness").to_pylist()
@@ -182,7 +192,9 @@ def test_a_request_takes_its_way_and_no_compute_and_the_activation_keeps_its_epo
 @pytest.mark.parametrize(
     "extra", [(), SEEDED, ("method.noise_on=gradient", *SEEDED), ("method.also_send=9",)]
 )
-def test_replay_and_resume_reach_the_same_bits_where_nothing_was_drawn_from_the_system(tmp_path, extra):
+def test_replay_and_resume_reach_the_same_bits_where_nothing_was_drawn_from_the_system(
+    tmp_path, extra
+):
     whole = run("vafl", *extra, *MESSY, out=tmp_path / "whole").summary
     assert replay(tmp_path / "whole").verified
     assert _resumed(tmp_path / "cut", *extra) == whole["digest"]
@@ -228,13 +240,28 @@ ROWS = {"mode": "paper", "epsilon": 1.0, "delta": 1e-5, "clip": 1.0}
     [
         ({"synchrony": "t-synchronous"}, {}, {}, r"method.wait_for: goes with"),
         ({"wait_for": 2}, {}, {}, r"method.wait_for: goes with"),
-        ({"synchrony": "t-synchronous", "wait_for": 9}, {}, {}, r"method.wait_for: wanted at most 4"),
+        (
+            {"synchrony": "t-synchronous", "wait_for": 9},
+            {},
+            {},
+            r"method.wait_for: wanted at most 4",
+        ),
         ({"synchrony": "synchronous", "max_delay": 3}, {}, {}, r"method.max_delay: goes with"),
-        ({"synchrony": "synchronous", "query_first": True}, {}, {}, r"method.query_first: goes with"),
+        (
+            {"synchrony": "synchronous", "query_first": True},
+            {},
+            {},
+            r"method.query_first: goes with",
+        ),
         ({"max_delay": 3, "query_first": True}, {}, {}, r"method.query_first: goes with"),
         ({"layer_noise": [0.1]}, {}, {}, r"method.layer_noise: has no meaning"),
         ({"layer_law": "gaussian"}, ROWS, {}, r"method.layer_law: goes with method.layer_noise"),
-        ({"layer_noise": [0.1], "noise_on": "gradient"}, ROWS, {}, r"method.layer_noise: goes with"),
+        (
+            {"layer_noise": [0.1], "noise_on": "gradient"},
+            ROWS,
+            {},
+            r"method.layer_noise: goes with",
+        ),
         ({}, {"sigma": 1.0}, {}, r"privacy.sigma: has no meaning"),
         ({}, {"mode": "paper"}, {}, r"privacy: wanted either epsilon or sigma"),
         ({}, {**ROWS, "clip": None}, {}, r"privacy.clip: wanted with privacy.epsilon"),
@@ -253,7 +280,12 @@ ROWS = {"mode": "paper", "epsilon": 1.0, "delta": 1e-5, "clip": 1.0}
             {"epsilon": 1.0, "adversary": "server"},
             r"budget.adversary: nothing is proved against anyone",
         ),
-        ({"noise_on": "gradient"}, ROWS, {"epsilon": 1.0, "adversary": "server"}, r'is against "client"'),
+        (
+            {"noise_on": "gradient"},
+            ROWS,
+            {"epsilon": 1.0, "adversary": "server"},
+            r'is against "client"',
+        ),
         ({}, {}, {"epsilon": 1.0, "adversary": "server"}, r"budget.epsilon: has no meaning"),
         (
             {"noise_on": "gradient", "synchrony": "t-synchronous", "wait_for": 2},
@@ -261,7 +293,12 @@ ROWS = {"mode": "paper", "epsilon": 1.0, "delta": 1e-5, "clip": 1.0}
             {"epsilon": 1.0},
             r"budget.epsilon: .*asynchronous",
         ),
-        ({"name": "dpzv"}, ROWS, {"epsilon": 1.0, "adversary": "server"}, r'adversary: "server" is trusted'),
+        (
+            {"name": "dpzv"},
+            ROWS,
+            {"epsilon": 1.0, "adversary": "server"},
+            r'adversary: "server" is trusted',
+        ),
         (
             {"name": "czofo", "upload_bits": 0},
             {},
@@ -274,13 +311,27 @@ ROWS = {"mode": "paper", "epsilon": 1.0, "delta": 1e-5, "clip": 1.0}
             {},
             "answer_bits: wanted less than or equal to 16, got 17",
         ),
-        ({"name": "czofo", "directions": "sphere"}, {}, {}, "wanted 'uniform', 'normal' or 'coordinate'"),
-        ({**CZOFO_ROWS, "directions": "normal"}, {}, {}, 'directions: wanted "uniform" with variant'),
+        (
+            {"name": "czofo", "directions": "sphere"},
+            {},
+            {},
+            "wanted 'uniform', 'normal' or 'coordinate'",
+        ),
+        (
+            {**CZOFO_ROWS, "directions": "normal"},
+            {},
+            {},
+            'directions: wanted "uniform" with variant',
+        ),
     ],
 )
 def test_a_contradiction_is_named_in_one_line(method, privacy, budget, said):
     privacy = {k: v for k, v in privacy.items() if v is not None}
-    tree = {"method": {"name": "vafl", **method}, "privacy": privacy, "budget": {"updates": 10, **budget}}
+    tree = {
+        "method": {"name": "vafl", **method},
+        "privacy": privacy,
+        "budget": {"updates": 10, **budget},
+    }
     with pytest.raises(SpecError, match=said) as error:
         parse(tree, "x.toml")
     assert "\n" not in str(error.value)
@@ -315,10 +366,14 @@ def test_a_refreshed_row_is_a_release_and_is_counted(monkeypatch):
     releases = found.rows("release").to_pylist()
     kinds = [r["perturbation"] for r in releases]
     assert kinds.count(0) == T
-    assert kinds.count(2) == sum(m["kind"] == "FreshEmbeddings" for m in found.rows("message").to_pylist())
+    assert kinds.count(2) == sum(
+        m["kind"] == "FreshEmbeddings" for m in found.rows("message").to_pylist()
+    )
     assert counts.sum() == sum(r["batch"] for r in releases)
     server = next(c for c in found.summary["epsilon"] if c["adversary"] == "server")
-    assert server["direct_only"] == pytest.approx(epsilon_of(math.sqrt(counts.max()) * 2 / 0.5, 1e-5))
+    assert server["direct_only"] == pytest.approx(
+        epsilon_of(math.sqrt(counts.max()) * 2 / 0.5, 1e-5)
+    )
 
 
 @pytest.mark.parametrize(
@@ -373,14 +428,18 @@ def test_the_run_stops_before_the_release_that_would_pass_the_budget():
         "privacy.delta=1e-5",
         "privacy.clip=1.0",
     )
-    found = run("vafl", *spec, "budget.epsilon=0.6", "budget.adversary=server", "budget.updates=2000")
+    found = run(
+        "vafl", *spec, "budget.epsilon=0.6", "budget.adversary=server", "budget.updates=2000"
+    )
     assert 0 < found.summary["updates"] < 2000
     assert "would exceed the budget ε=0.6" in found.summary["stopped_by"]
     server = next(c for c in found.summary["epsilon"] if c["adversary"] == "server")
     assert 0.4 < server["epsilon"] <= 0.6
     with pytest.raises(SpecError, match=r"not one release fits into ε=0\.01"):
         prepare_vertical(
-            scenarios.load("vafl", [*SHORT, *spec, "budget.epsilon=0.01", "budget.adversary=server"])
+            scenarios.load(
+                "vafl", [*SHORT, *spec, "budget.epsilon=0.01", "budget.adversary=server"]
+            )
         )
 
 
@@ -394,7 +453,9 @@ WHOLE_BATCHES = (
 
 
 def test_uploads_under_way_when_the_run_ends_are_out_and_count():
-    """Client 0 sends at 0 and 1 s; the others' first uploads end the run at 1.6 s, before its second is served."""
+    """Client 0 sends at 0 and 1 s; the others' first uploads end the run at 1.6 s, before its
+    second is served.
+    """
     found = run(
         "vafl",
         *WHOLE_BATCHES,
@@ -413,7 +474,9 @@ def test_uploads_under_way_when_the_run_ends_are_out_and_count():
 
 
 def test_what_is_not_sent_yet_when_the_run_ends_does_not_count():
-    found = run("vafl", *WHOLE_BATCHES, "privacy.sigma=0.5", "budget.updates=4", "arrivals.kind=constant")
+    found = run(
+        "vafl", *WHOLE_BATCHES, "privacy.sigma=0.5", "budget.updates=4", "arrivals.kind=constant"
+    )
     assert found.rows("release").num_rows == 2 * 4
 
 
@@ -437,7 +500,9 @@ def test_no_client_passes_the_budget_with_what_is_under_way():
 
 
 def test_a_run_that_breaks_off_is_charged_for_all_that_was_sent(monkeypatch, tmp_path):
-    """Client 0 sends at 0.5 and 1.5 s, the others at 0.8: serving the second upload to come, at 1.6 s, fails."""
+    """Client 0 sends at 0.5 and 1.5 s, the others at 0.8: serving the second upload to come, at 1.6
+    s, fails.
+    """
     work, receive, made = ZooVflClient.work, ZooVflServer.receive, Counter()
 
     def counted(self):
@@ -454,7 +519,11 @@ def test_a_run_that_breaks_off_is_charged_for_all_that_was_sent(monkeypatch, tmp
     latency = "network.latency=[0.5, 0.8, 0.8, 0.8]"
     with pytest.raises(Diverged):
         run(
-            *("vafl", *WHOLE_BATCHES, "privacy.sigma=0.5", "arrivals.kind=immediate", latency),
+            "vafl",
+            *WHOLE_BATCHES,
+            "privacy.sigma=0.5",
+            "arrivals.kind=immediate",
+            latency,
             out=tmp_path / "run",
         )
     assert made == {0: 2, 1: 1, 2: 1, 3: 1}

@@ -1,4 +1,6 @@
-"""What counts as the cost of a checkpoint: what is done for it alone, so that it is taken as often as that allows."""
+"""What counts as the cost of a checkpoint: what is done for it alone, so that it is taken as often
+as that allows.
+"""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,6 @@
-"""A checkpoint is of one moment: what a run does after it was taken, and before it is written, leaves it as it was."""
+"""A checkpoint is of one moment: what a run does after it was taken, and before it is written,
+leaves it as it was.
+"""
 
 import hashlib
 from typing import Any
@@ -17,8 +19,12 @@ from tests.helpers.sound_runs import sound, table
 
 OFTEN = ("record.checkpoint_updates=1", "record.flush=1000")
 MESSY = (
-    *("clock.compute=0.3", "clock.compute_law=exponential", "clock.service=0.02", "network.latency=0.05"),
-    *("budget.updates=24", "evaluate.every=12"),
+    "clock.compute=0.3",
+    "clock.compute_law=exponential",
+    "clock.service=0.02",
+    "network.latency=0.05",
+    "budget.updates=24",
+    "evaluate.every=12",
 )
 VERTICAL = [name for name, found in METHODS.items() if found.kind == "vertical"]
 LOADS = {"clients wait": 10, "clients idle": 0.1}
@@ -52,7 +58,9 @@ CASES = [
 
 
 class Kept:
-    """Checkpoints and their rows as they were handed over, and the digest of each at that moment."""
+    """Checkpoints and their rows as they were handed over, and the digest of each at that
+    moment.
+    """
 
     def __init__(self) -> None:
         self._found: list[tuple[Any, str]] = []
@@ -98,9 +106,13 @@ def run_small(name, overrides, load, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "overrides", "load"), CASES, ids=["-".join((name, *more, load)) for name, more, load in CASES]
+    ("name", "overrides", "load"),
+    CASES,
+    ids=["-".join((name, *more, load)) for name, more, load in CASES],
 )
-def test_what_a_run_does_later_leaves_a_taken_checkpoint_as_it_was(tmp_path, kept, name, overrides, load):
+def test_what_a_run_does_later_leaves_a_taken_checkpoint_as_it_was(
+    tmp_path, kept, name, overrides, load
+):
     run_small(name, overrides, load, tmp_path)
     assert len(kept) > 4
     assert kept.changed() == 0

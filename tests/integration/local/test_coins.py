@@ -22,7 +22,9 @@ def batch(experiment):
 
 
 def test_whoever_tries_seeds_finds_the_batches_of_the_seed_and_not_the_secret_ones(small):
-    seeded, secret = (small(*SECRET, f"method.coins={coins}", "seed=7") for coins in ("seed", "system"))
+    seeded, secret = (
+        small(*SECRET, f"method.coins={coins}", "seed=7") for coins in ("seed", "system")
+    )
 
     def guessed(rows):
         """The seed of 0..19 whose coins give these rows, by the run's own addresses."""
@@ -63,7 +65,11 @@ def test_a_stopped_run_continues_with_its_coins(small, tmp_path):
     other = run_prepared(prepare_vertical(spec, secret + 1), None, runner="local").summary
     stop, progress = stop_after(25)
     run_prepared(
-        prepare_vertical(spec, secret), tmp_path / "run", runner="local", progress=progress, stop=stop
+        prepare_vertical(spec, secret),
+        tmp_path / "run",
+        runner="local",
+        progress=progress,
+        stop=stop,
     )
     experiment, folder, _ = resuming(tmp_path / "run")
     resumed = run_prepared(experiment, folder, runner="local").summary
@@ -72,7 +78,9 @@ def test_a_stopped_run_continues_with_its_coins(small, tmp_path):
 
 def test_without_the_operators_file_nothing_is_computed_again(small, tmp_path):
     scenarios.run(small(*SECRET), tmp_path / "run")
-    shutil.copytree(tmp_path / "run", tmp_path / "published", ignore=shutil.ignore_patterns("operator.json"))
+    shutil.copytree(
+        tmp_path / "run", tmp_path / "published", ignore=shutil.ignore_patterns("operator.json")
+    )
     with pytest.raises(DataError, match=r"has no operator\.json: it holds the run's secret coins"):
         replay(tmp_path / "published")
     (tmp_path / "published" / "operator.json").write_text('{"coins": "one"}')

@@ -67,7 +67,10 @@ def test_a_run_is_replayed_and_continued_to_the_same_bits(method: str, tmp_path:
     continued = run_prepared(experiment, folder, runner="local").summary
     for name in ("digest", "model_digest", "engine"):
         assert continued[name] == whole.summary[name]
-    assert scenarios.run(loaded(method, "torch")).summary["model_digest"] != whole.summary["model_digest"]
+    assert (
+        scenarios.run(loaded(method, "torch")).summary["model_digest"]
+        != whole.summary["model_digest"]
+    )
 
 
 def test_a_client_is_rebuilt_from_the_ledger_to_the_same_bits(tmp_path: Path) -> None:
@@ -118,7 +121,11 @@ def test_the_head_stays_on_the_cpu_where_only_clients_ask_for_a_gpu(
             'cannot run model.bottom = "cnn"',
         ),
         ("digits_dpzv", ("compiled", "resources.server_gpus=0.5"), "cannot run on a GPU"),
-        ("digits_dpzv", ("compiled", "resources.client_gpus=[0.5, 0, 0, 0]"), "cannot run on a GPU"),
+        (
+            "digits_dpzv",
+            ("compiled", "resources.client_gpus=[0.5, 0, 0, 0]"),
+            "cannot run on a GPU",
+        ),
         ("digits_dpzv", ("compiled_head", "resources.server_gpus=0.5"), "cannot run on a GPU"),
         ("digits_dpzv", ("fast",), "wanted 'auto', 'torch', 'compiled' or 'compiled_head'"),
         (
@@ -137,7 +144,9 @@ def test_an_engine_that_cannot_run_the_model_ends_with_status_2(
     name: str, overrides: tuple[str, ...], words: str
 ) -> None:
     engine, *rest = overrides
-    options = [item for override in (f"model.engine={engine}", *rest) for item in ("--set", override)]
+    options = [
+        item for override in (f"model.engine={engine}", *rest) for item in ("--set", override)
+    ]
     result = CliRunner().invoke(app, ["run", name, *options])
     assert result.exit_code == 2, result.output
     assert words in " ".join(result.output.split())
@@ -153,13 +162,16 @@ def test_the_summary_says_which_engine_ran(tmp_path: Path) -> None:
 @pytest.mark.parametrize("method", METHODS)
 def test_the_head_is_compiled_whatever_the_bottoms_are(method: str) -> None:
     of_torch = ("model.bottom=cnn", "model.hidden=[4]")
-    auto, torchs = (scenarios.run(loaded(method, engine, *of_torch)) for engine in ("auto", "torch"))
+    auto, torchs = (
+        scenarios.run(loaded(method, engine, *of_torch)) for engine in ("auto", "torch")
+    )
     assert (auto.summary["engine"], torchs.summary["engine"]) == ("compiled_head", "torch")
     ours, theirs = (run.rows("service")["loss"].to_numpy() for run in (auto, torchs))
     assert np.isfinite(ours[:20]).any()
     assert ours[:20] == pytest.approx(theirs[:20], rel=1e-3, nan_ok=True)
     assert (
-        auto.summary["digest"] == scenarios.run(loaded(method, "compiled_head", *of_torch)).summary["digest"]
+        auto.summary["digest"]
+        == scenarios.run(loaded(method, "compiled_head", *of_torch)).summary["digest"]
     )
 
 
@@ -182,7 +194,9 @@ def test_every_loss_is_that_of_torch(method: str) -> None:
 
 
 def test_runs_in_threads_of_one_process_have_the_bits_of_runs_alone() -> None:
-    specs = [loaded(method, "compiled", f"seed={seed}") for method in ("dpzv", "vafl") for seed in (0, 1)]
+    specs = [
+        loaded(method, "compiled", f"seed={seed}") for method in ("dpzv", "vafl") for seed in (0, 1)
+    ]
     with ThreadPoolExecutor(len(specs)) as threads:
         together = [run.summary["digest"] for run in threads.map(scenarios.run, specs)]
     assert together == [scenarios.run(spec).summary["digest"] for spec in specs]

@@ -41,7 +41,10 @@ for prepared in pickle.load(sys.stdin.buffer):
 def test_servers_and_hosts_work_without_torch() -> None:
     kinds = ("decomfl", "adam", "per_client", "fedavg", "topk", "fedzo", "generated")
     specs = [small(kind, "model.engine=compiled") for kind in kinds]
-    specs += [scenarios.load(name, ["data.train_rows=200"]) for name in ("digits_users", "digits_users_zo")]
+    specs += [
+        scenarios.load(name, ["data.train_rows=200"])
+        for name in ("digits_users", "digits_users_zo")
+    ]
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT_TORCH],
         input=pickle.dumps([prepare_horizontal(spec) for spec in specs]),
@@ -54,7 +57,9 @@ def test_servers_and_hosts_work_without_torch() -> None:
     assert len(lines) == len(specs)
     for spec, (loss, kind) in zip(specs, lines, strict=True):
         assert 0 < float(loss) < 10, spec.method.name
-        assert kind == "False", f"{spec.method.name} used something of torch, which was imported for it"
+        assert kind == "False", (
+            f"{spec.method.name} used something of torch, which was imported for it"
+        )
 
 
 @pytest.mark.parametrize("kind", ["decomfl", "asynchronous", "fedavg", "fedzo"])
@@ -86,15 +91,24 @@ def test_auto_leaves_larger_models_to_torch() -> None:
 
 
 class Slow:
-    """A run's model and data in numpy: scores in float32, term by term in the kernels' order; losses in float64."""
+    """A run's model and data in numpy: scores in float32, term by term in the kernels' order;
+    losses in float64.
+    """
 
     def __init__(self, *overrides: str) -> None:
         self.spec: Any = scenarios.load(
             "digits_decomfl",
             [
-                *("data.train_rows=150", "data.test_rows=30", "model.hidden=[5]", "model.engine=compiled"),
-                *("split.clients=8", "method.batch=9", "method.cohort=3", "method.smoothing=0.01"),
-                *("budget.updates=1", *overrides),
+                "data.train_rows=150",
+                "data.test_rows=30",
+                "model.hidden=[5]",
+                "model.engine=compiled",
+                "split.clients=8",
+                "method.batch=9",
+                "method.cohort=3",
+                "method.smoothing=0.01",
+                "budget.updates=1",
+                *overrides,
             ],
         )
         self.prepared = prepare_horizontal(self.spec)
@@ -107,7 +121,9 @@ class Slow:
         return sorted({row["client"] for row in self.run.rows("service").to_pylist()})
 
     def rows(self, client: int, step: int) -> np.ndarray:
-        return batch_rows(self.prepared.parts, Key(self.spec.seed), client, 1, step, self.spec.method.batch)
+        return batch_rows(
+            self.prepared.parts, Key(self.spec.seed), client, 1, step, self.spec.method.batch
+        )
 
     def layers(self, w: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
         found, at = [], 0
@@ -125,7 +141,9 @@ class Slow:
                 sums = sums + weights[:, i][None] * h[:, i][:, None]
             h = np.maximum(sums, 0) if layer == 0 else sums
         scores = h.astype(np.float64)
-        return float((np.log(np.exp(scores).sum(1)) - scores[np.arange(len(ids)), self.y[ids]]).mean())
+        return float(
+            (np.log(np.exp(scores).sum(1)) - scores[np.arange(len(ids)), self.y[ids]]).mean()
+        )
 
     def gradient(self, w: np.ndarray, ids: np.ndarray) -> np.ndarray:
         """By hand in float64."""
@@ -156,7 +174,9 @@ def test_a_round_of_decomfl_is_the_papers() -> None:
 
 
 def test_a_round_of_fedavg_is_the_papers() -> None:
-    slow = Slow("method.name=fedavg", "method.local_steps=3", "method.lr=0.5", "method.momentum=0.5")
+    slow = Slow(
+        "method.name=fedavg", "method.local_steps=3", "method.lr=0.5", "method.momentum=0.5"
+    )
     ends = []
     for client in slow.cohort():
         w, v = slow.start.astype(np.float64), np.zeros(slow.start.size)

@@ -41,7 +41,9 @@ def fedprox(tmp_path_factory):
     folder = tmp_path_factory.mktemp("methods")
     (folder / "fedprox.py").write_text(block("raydpzv/methods/horizontal/fedprox.py"))
     raydpzv.methods.horizontal.__path__.append(str(folder))
-    name, target = re.fullmatch(r'"(\w+)": "([\w.]+:\w+)",\n', block("raydpzv/registry.py")).groups()
+    name, target = re.fullmatch(
+        r'"(\w+)": "([\w.]+:\w+)",\n', block("raydpzv/registry.py")
+    ).groups()
     if name in METHODS:  # somebody followed the page in this tree
         yield METHODS[name]
         return
@@ -81,5 +83,7 @@ def test_every_list_and_page_has_it(fedprox):
     assert "| `proximal` | `0.1` |" in settings_page()
     assert raydpzv.methods()["fedprox"].startswith("FedProx: FedAvg whose clients")
     entry = MethodEntry(label="FedProx", set=("method.name=fedprox",))
-    file = ComparisonFile(name="one", scenario="digits_decomfl", epsilons=("none",), methods=(entry,))
+    file = ComparisonFile(
+        name="one", scenario="digits_decomfl", epsilons=("none",), methods=(entry,)
+    )
     assert resolved(file).lines[0].spec.method.name == "fedprox"

@@ -1,4 +1,6 @@
-"""The data's digest: no oracle for a label without the operator's key, and still what tells a run's data."""
+"""The data's digest: no oracle for a label without the operator's key, and still what tells a run's
+data.
+"""
 
 import dataclasses
 import json
@@ -43,22 +45,30 @@ def changed(folder, **facts):
 
 
 def guesses(experiment):
-    """Yield the table with each label that one record may have, all else as the attacker knows it."""
+    """Yield the table with each label that one record may have, all else as the attacker knows
+    it.
+    """
     for label in range(10):
         y = experiment.server.y_train.copy()
         y[VICTIM] = label
-        yield dataclasses.replace(experiment, server=dataclasses.replace(experiment.server, y_train=y))
+        yield dataclasses.replace(
+            experiment, server=dataclasses.replace(experiment.server, y_train=y)
+        )
 
 
 def fitting(folder, experiment, key):
-    """Return the labels whose digest, made with this key, stands anywhere in the folder but in the operator's file."""
+    """Return the labels whose digest, made with this key, stands anywhere in the folder but in the
+    operator's file.
+    """
     files = [path for path in folder.rglob("*") if path.is_file() and path.name != OPERATOR]
     content = b"".join(path.read_bytes() for path in files)
     digests = [
         plain_digest(guess) if key is None else guess.fingerprint(key)["data_hmac_sha256"]
         for guess in guesses(experiment)
     ]
-    return [i for i, d in enumerate(digests) if d.encode() in content or bytes.fromhex(d) in content]
+    return [
+        i for i, d in enumerate(digests) if d.encode() in content or bytes.fromhex(d) in content
+    ]
 
 
 def test_the_label_of_a_record_is_found_by_a_plain_digest_and_not_by_a_keyed_one(run, small):
@@ -129,7 +139,11 @@ def test_the_runs_of_a_comparison_share_a_key_that_comes_back_from_any_of_them(t
     def make(todo):
         with opened(tmp_path, plan):
             one_by_one(
-                todo, tmp_path, progress=lambda _: None, ended=lambda run, why: None, stop=threading.Event()
+                todo,
+                tmp_path,
+                progress=lambda _: None,
+                ended=lambda run, why: None,
+                stop=threading.Event(),
             )
 
     def outcomes():

@@ -81,7 +81,14 @@ def test_vafl_on_patches(cifar10):
 def test_vafl_on_parkinsons_speech_features_keeps_patients_on_one_side(tmp_path):
     spec = scenarios.load("parkinson_vafl", [f"data.file={write_speech(tmp_path)}", *FEW_VAFL[:2]])
     split = load_data(Request(spec.data, Key(spec.seed) / "data"))
-    assert split.train.features == ("gender", "PPE", "DFA", "RPDE", "numPulses", "tqwt_kurtosisValue_dec_36")
+    assert split.train.features == (
+        "gender",
+        "PPE",
+        "DFA",
+        "RPDE",
+        "numPulses",
+        "tqwt_kurtosisValue_dec_36",
+    )
     trained, tested = set(split.train.groups.tolist()), set(split.test.groups.tolist())
     assert (len(trained), len(tested)) == (24, 6)
     assert not trained & tested
@@ -90,7 +97,9 @@ def test_vafl_on_parkinsons_speech_features_keeps_patients_on_one_side(tmp_path)
 
 
 def test_a_group_on_both_sides_is_what_an_accuracy_can_come_from(tmp_path):
-    """Features name the group, and groups have labels by chance: only a model that has seen the group can know them."""
+    """Features name the group, and groups have labels by chance: only a model that has seen the
+    group can know them.
+    """
     names, labels = (Key(5) / "groups").generator().standard_normal((60, 64)), np.arange(60) % 2
     noise = (Key(6) / "rows").generator().standard_normal((240, 64)) / 10
     rows = [[*(names[i % 60] + noise[i]), i % 60, labels[i % 60]] for i in range(240)]
@@ -105,10 +114,18 @@ def test_a_group_on_both_sides_is_what_an_accuracy_can_come_from(tmp_path):
         "data.target=label",
         "split.how=columns",
     ]
-    given += ["split.clients=2", "method.name=sgd", "privacy.mode=none", "method.batch=48", "method.lr=0.1"]
+    given += [
+        "split.clients=2",
+        "method.name=sgd",
+        "privacy.mode=none",
+        "method.batch=48",
+        "method.lr=0.1",
+    ]
     given += ["method.server_lr=0.1", "budget.updates=150", "evaluate.every=150"]
     leaky, honest = (
-        scenarios.run(scenarios.load("digits_dpzv", [*given, "data.groups=who"][: len(given) + n])).summary
+        scenarios.run(
+            scenarios.load("digits_dpzv", [*given, "data.groups=who"][: len(given) + n])
+        ).summary
         for n in (0, 1)
     )
     assert leaky["accuracy"] > 0.95
@@ -117,7 +134,11 @@ def test_a_group_on_both_sides_is_what_an_accuracy_can_come_from(tmp_path):
 
 @pytest.mark.parametrize(("name", "clients"), [("multiview_vafl", 4), ("multiview12_vafl", 12)])
 def test_vafl_on_views_with_the_papers_noise(tmp_path, name, clients):
-    noise = ["privacy.mode=paper", "privacy.sigma=1.0", "method.layer_noise=[0.0577, 0.0577, 0.00577]"]
+    noise = [
+        "privacy.mode=paper",
+        "privacy.sigma=1.0",
+        "method.layer_noise=[0.0577, 0.0577, 0.00577]",
+    ]
     run = scenarios.run(scenarios.load(name, [views(tmp_path, 40), *FEW_VAFL, *noise]))
     assert run.summary["bytes_down"] == 14 * 16 * 512 * 4
     assert run.models["server"].size == clients * 512 * 256 + 256 + 256 * 100 + 100 + 100 * 4 + 4
@@ -125,14 +146,21 @@ def test_vafl_on_views_with_the_papers_noise(tmp_path, name, clients):
 
 
 def test_vafl_on_time_series_with_noise_on_every_layer():
-    noise = ["privacy.mode=paper", "privacy.sigma=0.01", "method.layer_noise=[0.01]", "data.rows=80"]
+    noise = [
+        "privacy.mode=paper",
+        "privacy.sigma=0.01",
+        "method.layer_noise=[0.01]",
+        "data.rows=80",
+    ]
     noise += ["method.layer_law=gaussian"]
     run = scenarios.run(scenarios.load("lstm_vafl", [*FEW_VAFL, *noise]))
     assert run.summary["updates"] == 14
 
 
 def test_modelnet40_with_twelve_clients(tmp_path):
-    spec = scenarios.load("modelnet40_dpzv", [f"data.file={write_views(tmp_path)}", *TINY_RESNET, *FEW])
+    spec = scenarios.load(
+        "modelnet40_dpzv", [f"data.file={write_views(tmp_path)}", *TINY_RESNET, *FEW]
+    )
     run = scenarios.run(spec)
     assert run.summary["updates"] == 20
     assert run.summary["bytes_up"] == 20 * 16 * (4 + 2 * 4 * 4)
@@ -158,7 +186,9 @@ def test_the_settings_of_texts_reach_the_data(tmp_path):
     folder = write_reviews(tmp_path, "csv")
 
     def rows(*overrides):
-        spec = scenarios.load("amazon_dpzv", [f"data.folder={folder}", *TINY_TRANSFORMER, *FEW, *overrides])
+        spec = scenarios.load(
+            "amazon_dpzv", [f"data.folder={folder}", *TINY_TRANSFORMER, *FEW, *overrides]
+        )
         return load_data(Request(spec.data, Key(spec.seed) / "data"))
 
     split = rows("data.train_rows=30", "data.test_rows=6")
@@ -178,9 +208,13 @@ def test_texts_and_models_of_other_kinds(tmp_path):
     with pytest.raises(SpecError, match=r"token ids, names and no quantities.*use transformer"):
         scenarios.run(scenarios.load("amazon_dpzv", [*overrides, "model.bottom=mlp"]))
     with pytest.raises(SpecError, match="5 clients cannot have equal spans of 12 tokens"):
-        scenarios.run(scenarios.load("amazon_dpzv", [*overrides, "split.clients=5", "clock.compute=1"]))
+        scenarios.run(
+            scenarios.load("amazon_dpzv", [*overrides, "split.clients=5", "clock.compute=1"])
+        )
     with pytest.raises(SpecError, match='numbers, which "transformer" does not take'):
-        scenarios.run(scenarios.load("digits_dpzv", ["model.bottom=transformer", "split.how=columns"]))
+        scenarios.run(
+            scenarios.load("digits_dpzv", ["model.bottom=transformer", "split.how=columns"])
+        )
 
 
 METHODS = ("vafl", "zoo_vfl", "czofo", "frozen", "sgd")
@@ -193,13 +227,17 @@ def test_every_method_runs_on_these_models(tmp_path, scenario, name):
         source = [f"data.folder={write_reviews(tmp_path, 'csv')}", *TINY_TRANSFORMER]
     else:
         source = [f"data.file={write_views(tmp_path)}", *TINY_RESNET]
-    overrides = [f'method={{name="{name}", batch=16}}', 'privacy={mode="none"}', "budget.updates=26"]
+    overrides = [
+        f'method={{name="{name}", batch=16}}',
+        'privacy={mode="none"}',
+        "budget.updates=26",
+    ]
     run = scenarios.run(scenarios.load(scenario, [*source, *overrides, "evaluate.every=13"]))
     assert run.summary["updates"] >= 26
     assert np.isfinite(run.models["client 0"]).all()
-    still = scenarios.run(scenarios.load(scenario, [*source, *overrides, "budget.updates=1"])).models[
-        "client 1"
-    ]
+    still = scenarios.run(
+        scenarios.load(scenario, [*source, *overrides, "budget.updates=1"])
+    ).models["client 1"]
     moved = not np.array_equal(run.models["client 1"], still)
     assert moved == (name != "frozen")
 
@@ -225,18 +263,36 @@ def test_a_poisson_batch_without_a_record_goes_through_these_models(tmp_path):
     ids=["epsilon 1", "control"],
 )
 def test_generated_reviews_are_learned_offline(overrides, least, most):
-    spec = scenarios.load("reviews_dpzv", ["evaluate.every=4000", "record.staleness=false", *overrides])
+    spec = scenarios.load(
+        "reviews_dpzv", ["evaluate.every=4000", "record.staleness=false", *overrides]
+    )
     assert least <= scenarios.run(spec).summary["accuracy"] <= most
 
 
 def test_parties_are_columns_by_name_and_what_nobody_holds_is_said(tmp_path):
-    lines = ["age,city,income,bmi,label", *(f"{i},{'ab'[i % 2]},{i % 9},{i % 4},{i % 2}" for i in range(60))]
+    lines = [
+        "age,city,income,bmi,label",
+        *(f"{i},{'ab'[i % 2]},{i % 9},{i % 4},{i % 2}" for i in range(60)),
+    ]
     (tmp_path / "own.csv").write_text("\n".join(lines) + "\n")
-    given = ["data.source=csv", f"data.file={tmp_path / 'own.csv'}", "data.target=label", "split.how=columns"]
-    given += ['data.categories=["city"]', "split.clients=2", 'split.columns=[["city", "age"], ["income"]]']
+    given = [
+        "data.source=csv",
+        f"data.file={tmp_path / 'own.csv'}",
+        "data.target=label",
+        "split.how=columns",
+    ]
+    given += [
+        'data.categories=["city"]',
+        "split.clients=2",
+        'split.columns=[["city", "age"], ["income"]]',
+    ]
     run = scenarios.run(scenarios.load("frozen", [*given, "method.batch=8", "budget.updates=4"]))
-    assert run.summary["warnings"][0].startswith("no client holds the columns bmi: they are not used")
-    spec = scenarios.load("frozen", [*given, 'split.columns=[["city"], ["incme"]]', "method.batch=8"])
+    assert run.summary["warnings"][0].startswith(
+        "no client holds the columns bmi: they are not used"
+    )
+    spec = scenarios.load(
+        "frozen", [*given, 'split.columns=[["city"], ["incme"]]', "method.batch=8"]
+    )
     with pytest.raises(DataError, match='Did you mean "income"'):
         scenarios.run(spec)
 
@@ -245,14 +301,18 @@ def test_parties_are_columns_by_name_and_what_nobody_holds_is_said(tmp_path):
 def test_a_column_that_no_party_uses_is_not_read(tmp_path, form):
     file = tmp_path / f"own.{form}"
     columns = {
-        "note": [f"patient {i}".encode() + b"\xff" for i in range(60)],  # no UTF-8: reading it fails
+        "note": [
+            f"patient {i}".encode() + b"\xff" for i in range(60)
+        ],  # no UTF-8: reading it fails
         "age": list(range(60)),
         "income": [i % 9 for i in range(60)],
         "label": [i % 2 for i in range(60)],
     }
     if form == "csv":
         rows = zip(*columns.values(), strict=True)
-        lines = [b",".join(v if isinstance(v, bytes) else str(v).encode() for v in row) for row in rows]
+        lines = [
+            b",".join(v if isinstance(v, bytes) else str(v).encode() for v in row) for row in rows
+        ]
         file.write_bytes(b"\n".join([",".join(columns).encode(), *lines]) + b"\n")
     else:
         notes = pa.array(columns["note"], pa.binary()).view(pa.string())
@@ -266,7 +326,9 @@ def test_a_column_that_no_party_uses_is_not_read(tmp_path, form):
     ]
     given += ["method.batch=8", "budget.updates=4"]
     run = scenarios.run(scenarios.load("frozen", [*given, 'split.columns=[["age"], ["income"]]']))
-    assert run.summary["warnings"][0].startswith("no client holds the columns note: they are not used")
+    assert run.summary["warnings"][0].startswith(
+        "no client holds the columns note: they are not used"
+    )
     for columns_used in ("[[0], [1, 2]]", '[["age"], ["note"]]'):  # by number all are counted
         with pytest.raises((DataError, UnicodeDecodeError), match=r"note|utf|UTF"):
             scenarios.run(scenarios.load("frozen", [*given, f"split.columns={columns_used}"]))

@@ -1,7 +1,9 @@
-"""DeComFL's Algorithms 3 and 4 written down a second time, with torch's own optimiser, beside a run of the program.
+"""DeComFL's Algorithms 3 and 4 written down a second time, with torch's own optimiser, beside a run
+of the program.
 
-From the run come the initial model, cohorts, batches and directions, by their addresses, and nothing else: every client
-is a model and a `torch.optim.SGD` of its own, as in the authors' program, and catches up by what it missed.
+From the run come the initial model, cohorts, batches and directions, by their addresses, and
+nothing else: every client is a model and a `torch.optim.SGD` of its own, as in the authors'
+program, and catches up by what it missed.
 """
 
 # M clients, K local steps, P perturbations, d parameters
@@ -27,14 +29,26 @@ from raydpzv.zo.vectors import as_array
 
 ROUNDS = 15
 SMALL = (
-    *("data.train_rows=120", "data.test_rows=40", "model.hidden=[6]", "split.clients=8", "method.cohort=3"),
-    *("method.batch=8", "method.perturbations=4", f"budget.updates={ROUNDS}", f"evaluate.every={ROUNDS}"),
-    *("method.local_steps=3", "method.lr=0.005", "method.momentum=0.5", "method.dampening=false"),
+    "data.train_rows=120",
+    "data.test_rows=40",
+    "model.hidden=[6]",
+    "split.clients=8",
+    "method.cohort=3",
+    "method.batch=8",
+    "method.perturbations=4",
+    f"budget.updates={ROUNDS}",
+    f"evaluate.every={ROUNDS}",
+    "method.local_steps=3",
+    "method.lr=0.005",
+    "method.momentum=0.5",
+    "method.dampening=false",
 )
 
 
 class Client:
-    """A model in float64 and its optimiser; t: the last round it took part in, which it has still to replay."""
+    """A model in float64 and its optimiser; t: the last round it took part in, which it has still
+    to replay.
+    """
 
     def __init__(self, initial: np.ndarray, how: Any) -> None:
         self.x = torch.tensor(initial.astype(np.float64), requires_grad=True)
@@ -62,9 +76,13 @@ class Published:
         self._g: list[np.ndarray] = []
 
     def run(self, rounds: int, *, skip_own: bool = False) -> np.ndarray:
-        """Return the model after so many rounds; skip_own: as if a client need not replay the round it took part in."""
+        """Return the model after so many rounds; skip_own: as if a client need not replay the round
+        it took part in.
+        """
         for round in range(1, rounds + 1):
-            found = [self._take_part(i, round, skip_own) for i in self._cohorts.draw(round).tolist()]
+            found = [
+                self._take_part(i, round, skip_own) for i in self._cohorts.draw(round).tolist()
+            ]
             self._g.append(np.mean(found, axis=0))
         last = self._clients[0]
         self._rebuild(last, rounds + 1)
@@ -80,7 +98,8 @@ class Published:
             z_PD, here = self._directions(round, k), client.x.detach().numpy()
             base = self._loss(here, rows)
             g_KP[k] = [
-                (self._loss(here + self._how.smoothing * z, rows) - base) / self._how.smoothing for z in z_PD
+                (self._loss(here + self._how.smoothing * z, rows) - base) / self._how.smoothing
+                for z in z_PD
             ]
             client.step(z_PD, g_KP[k])
         with torch.no_grad():
@@ -97,14 +116,18 @@ class Published:
         client.t = max(client.t, round)
 
     def _directions(self, round: int, k: int) -> np.ndarray:
-        seeds = perturbation_seeds(round_seeds(self._settings, round)[k], np.arange(self._how.perturbations))
+        seeds = perturbation_seeds(
+            round_seeds(self._settings, round)[k], np.arange(self._how.perturbations)
+        )
         size = self._clients[0].x.numel()
         return np.stack([Direction(int(s), size).values().astype(np.float64) for s in seeds])
 
     def _loss(self, x: np.ndarray, rows: np.ndarray) -> float:
         torch.nn.utils.vector_to_parameters(torch.from_numpy(x), self._module.parameters())
         with torch.no_grad():
-            return float(functional.cross_entropy(self._module(self._x[rows].double()), self._y[rows]))
+            return float(
+                functional.cross_entropy(self._module(self._x[rows].double()), self._y[rows])
+            )
 
 
 @pytest.mark.parametrize("engine", ["compiled", "torch"])

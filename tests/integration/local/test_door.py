@@ -103,12 +103,16 @@ def test_an_own_head_scores_all_embeddings():
 def test_a_given_module_starts_from_its_weights():
     model = Pictures(3)
     run = raydpzv.run(raydpzv.horizontal(model, (X, Y), clients=4, updates=1, lr=1e-9))
-    before = torch.cat([p.detach().reshape(-1) for p in model.parameters() if p.requires_grad]).numpy()
+    before = torch.cat(
+        [p.detach().reshape(-1) for p in model.parameters() if p.requires_grad]
+    ).numpy()
     np.testing.assert_allclose(run.models["shared"], before, atol=1e-6)
 
 
 def test_handed_over_test_rows_are_the_test_rows():
-    run = raydpzv.run(raydpzv.horizontal("mlp", (X, Y), test=(X[:30], Y[:30]), clients=4, updates=1))
+    run = raydpzv.run(
+        raydpzv.horizontal("mlp", (X, Y), test=(X[:30], Y[:30]), clients=4, updates=1)
+    )
     shares = np.bincount(Y[:30], minlength=3) / 30
     assert run.summary["largest_class_share"] == pytest.approx(shares.max())
 
@@ -188,9 +192,17 @@ def test_wrong_names_and_options_are_refused(folder, change, complaint):
     ("call", "kind", "complaint"),
     [
         (lambda: raydpzv.horizontal(Pictures, (X, Y), lr2=1), SpecError, "lr2: unknown setting"),
-        (lambda: raydpzv.horizontal(Pictures, (X, Y), method="dpzv"), SpecError, '"dpzv" is not horizontal'),
+        (
+            lambda: raydpzv.horizontal(Pictures, (X, Y), method="dpzv"),
+            SpecError,
+            '"dpzv" is not horizontal',
+        ),
         (lambda: raydpzv.horizontal(Pictures, (X, Y[:5]), updates=1), DataError, "pair them"),
-        (lambda: raydpzv.vertical([words], [X, IDS], Y), SpecError, "one for each of 2 views, got 1"),
+        (
+            lambda: raydpzv.vertical([words], [X, IDS], Y),
+            SpecError,
+            "one for each of 2 views, got 1",
+        ),
         (lambda: raydpzv.vertical(words, [X, IDS], Y[:5]), DataError, "one label a record"),
         (
             lambda: raydpzv.horizontal(nn.Linear(3, 3), (X, Y), clients=4, updates=1),
@@ -223,7 +235,8 @@ assert "own_parts" not in sys.modules
 def test_a_run_is_rebuilt_where_its_model_cannot_be_imported(folder, tmp_path):
     horizontal = raydpzv.run(raydpzv.load("own.toml"), out="rows")
     vertical = raydpzv.run(
-        raydpzv.vertical(words, [IDS[:, :3], IDS[:, 3:]], Y, updates=12, batch=16, embedding=3), out="columns"
+        raydpzv.vertical(words, [IDS[:, :3], IDS[:, 3:]], Y, updates=12, batch=16, embedding=3),
+        out="columns",
     )
     (folder / "own_parts.py").unlink()
     for run, client in ((horizontal, ()), (vertical, ("1",))):
@@ -234,7 +247,9 @@ def test_a_run_is_rebuilt_where_its_model_cannot_be_imported(folder, tmp_path):
 
 
 def test_named_weights_come_from_any_update(tmp_path):
-    scenario = raydpzv.vertical(words, [IDS[:, :3], IDS[:, 3:]], Y, updates=12, batch=16, embedding=3)
+    scenario = raydpzv.vertical(
+        words, [IDS[:, :3], IDS[:, 3:]], Y, updates=12, batch=16, embedding=3
+    )
     run = raydpzv.run(scenario, out=tmp_path / "run")
     last, first = run.state_dict(1), run.state_dict(1, at=0)
     assert list(last) == ["0.weight", "1.weight", "1.bias"]
@@ -256,7 +271,8 @@ def test_a_run_resumes_with_its_own_model_alone(folder):
 
     whole, stop = raydpzv.run(raydpzv.load("own.toml")), threading.Event()
     raydpzv.run(
-        *(raydpzv.load("own.toml"), "run"),
+        raydpzv.load("own.toml"),
+        "run",
         stop=stop,
         progress=lambda status: stop.set() if status.updates >= 2 else None,
     )
@@ -281,7 +297,9 @@ def test_the_verdict_names_a_method_of_the_users(folder):
         in " ".join(own.verdict().caveats)
     )
     assert "your own method" not in " ".join(plain.verdict().caveats)
-    with pytest.raises(SpecError, match=r"proves nothing here: your own method .*trust = \[.method.\]"):
+    with pytest.raises(
+        SpecError, match=r"proves nothing here: your own method .*trust = \[.method.\]"
+    ):
         planned_privacy(raydpzv.load("digits_private", changes[:1]))
     noisy = planned_privacy(raydpzv.load("digits_dpzv", [changes[0], "privacy.noise=system"]))
     assert 'privacy.trust = ["method"]' in " ".join(noisy.missing_premises())
@@ -319,10 +337,13 @@ def test_shuffled_views_with_ids_learn_the_same_model():
     views, shuffled = {"a": x[:, :2], "b": x[:, 2:]}, {"a": x[:, :2], "b": x[order, 2:]}
     settings = {"updates": 4, "batch": 8, "embedding": 2}
     plain = raydpzv.run(raydpzv.vertical("linear", views, y, test=(views, y), **settings))
-    joined = {"ids": {"a": ids, "b": ids[order]}, "test": (shuffled, y, {"a": ids, "b": ids[order]})}
-    assert digests(raydpzv.run(raydpzv.vertical("linear", shuffled, y, **joined, **settings))) == digests(
-        plain
-    )
+    joined = {
+        "ids": {"a": ids, "b": ids[order]},
+        "test": (shuffled, y, {"a": ids, "b": ids[order]}),
+    }
+    assert digests(
+        raydpzv.run(raydpzv.vertical("linear", shuffled, y, **joined, **settings))
+    ) == digests(plain)
     other = raydpzv.run(raydpzv.vertical("linear", shuffled, y, test=(views, y), **settings))
     assert digests(other) != digests(plain)
 
@@ -330,7 +351,9 @@ def test_shuffled_views_with_ids_learn_the_same_model():
 def test_options_of_a_model_of_the_program_are_refused():
     x, y = np.zeros((20, 4), np.float32), np.arange(20) % 2
     with pytest.raises(SpecError, match=r'model\.options: "logistic" is no model of your own'):
-        raydpzv.run(raydpzv.horizontal("logistic", (x, y), clients=2, updates=1, model__options={"a": 1}))
+        raydpzv.run(
+            raydpzv.horizontal("logistic", (x, y), clients=2, updates=1, model__options={"a": 1})
+        )
 
 
 def test_claims_name_what_they_suppose_of_own_code():
@@ -341,7 +364,9 @@ def test_claims_name_what_they_suppose_of_own_code():
     for how, model in {"own": lambda embedding: nn.Linear(2, embedding), "mlp": "mlp"}.items():
         stated = {"trust": "model"} if how == "own" else {}
         views = [x[:, :2], x[:, 2:]]
-        scenario = raydpzv.vertical(model, views, np.arange(60) % 2, privacy=proof, **stated, **small)
+        scenario = raydpzv.vertical(
+            model, views, np.arange(60) % 2, privacy=proof, **stated, **small
+        )
         said[how] = raydpzv.run(scenario).summary["privacy_verdict"]
     assert "your own model was made without these records" in said["own"]
     assert "your own model" not in said["mlp"]
@@ -397,7 +422,9 @@ def test_a_party_gets_no_rows_of_the_others():
         "linear", [rows[:, :20], rows[:, 20:]], np.arange(1000) % 2, updates=1, batch=8
     )
     prepared = prepare(scenario)
-    own = sum(array.nbytes for array in (prepared.clients[0].x_train, prepared.clients[0].x_held_out))
+    own = sum(
+        array.nbytes for array in (prepared.clients[0].x_train, prepared.clients[0].x_held_out)
+    )
     assert len(pickle.dumps(prepared.clients[0])) < 1.1 * own < rows.nbytes
     assert len(pickle.dumps(prepared.server)) < own
 
@@ -408,7 +435,10 @@ def test_owners_are_part_of_what_a_resumed_run_must_have():
         prepare(raydpzv.horizontal("mlp", (X, Y), clients=found, test=(X, Y), updates=1))
         for found in (owners, np.sort(owners))
     ]
-    assert [found.spec.data.source.rpartition("-")[2].isdecimal() for found in prepared] == [True, True]
+    assert [found.spec.data.source.rpartition("-")[2].isdecimal() for found in prepared] == [
+        True,
+        True,
+    ]
     digests = [found.fingerprint(b"key")["data_hmac_sha256"] for found in prepared]
     assert digests[0] != digests[1]
     assert digests[0] == prepared[0].fingerprint(b"key")["data_hmac_sha256"]
@@ -417,14 +447,20 @@ def test_owners_are_part_of_what_a_resumed_run_must_have():
 def test_an_owner_with_too_few_rows_is_named():
     owners = np.where(np.arange(120) < 118, 0, 1)
     with pytest.raises(SpecError, match="client 1 has 2 training rows, wanted at least 5"):
-        prepare(raydpzv.horizontal("mlp", (X, Y), clients=owners, test=(X, Y), updates=1, split={"least": 5}))
+        prepare(
+            raydpzv.horizontal(
+                "mlp", (X, Y), clients=owners, test=(X, Y), updates=1, split={"least": 5}
+            )
+        )
 
 
 @pytest.mark.parametrize("scale", ["standard", "unit"])
 def test_whole_numbers_are_names_that_nothing_scales(scale):
     settings = {"updates": 1, "embedding": 2, "batch": 8, "scale": scale}
     split = (
-        prepare(raydpzv.vertical([words, words], [IDS[:, :3], IDS[:, 3:]], Y, **settings)).clients[0].x_train
+        prepare(raydpzv.vertical([words, words], [IDS[:, :3], IDS[:, 3:]], Y, **settings))
+        .clients[0]
+        .x_train
     )
     assert split.dtype == np.int64
     assert set(split.ravel()) <= set(IDS.ravel())

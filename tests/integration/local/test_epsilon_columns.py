@@ -1,4 +1,6 @@
-"""ε of release rows, made of all rows at once when they are drained, against ε solved for after every release."""
+"""ε of release rows, made of all rows at once when they are drained, against ε solved for after
+every release.
+"""
 
 import math
 
@@ -44,7 +46,9 @@ def test_columns_have_the_bits_of_one_release_at_a_time(monkeypatch, name, setti
     finite = np.isfinite(found).all(0).tolist()
     assert (
         finite
-        == {"both finite": [True, True], "paper finite": [True, False], "infinite": [False, False]}[kinds]
+        == {"both finite": [True, True], "paper finite": [True, False], "infinite": [False, False]}[
+            kinds
+        ]
     )
     if kinds == "both finite":
         assert (np.diff(found, axis=0) >= 0).all()

@@ -8,7 +8,9 @@ from tests.helpers.programs import Forked, said
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 LEAST = {"own_model": 0.8, "two_parties": 0.7, "own_method": 0.8, "two_parties_numbers": 0.7}
-"""Test accuracy, or r2, that each example reaches with room; a constant prediction reaches 0.1, or 0."""
+"""Test accuracy, or r2, that each example reaches with room; a constant prediction reaches 0.1, or
+0.
+"""
 
 
 def test_every_example_is_tested():
@@ -43,4 +45,6 @@ def test_the_notebook_runs_and_shows_what_it_shows(monkeypatch, tmp_path):
     accuracies = re.findall(r"<td>accuracy</td><td>(0\.\d+)</td>", json.dumps(found))
     assert [float(accuracy) > 0.4 for accuracy in accuracies] == [True]
     assert NOTEBOOK.stat().st_size < 20_000
-    assert masked(["0.25", "a-0123abcd"]) == masked(["3e-5", "a-ffffffff"]) != masked(["x"]), "control"
+    assert masked(["0.25", "a-0123abcd"]) == masked(["3e-5", "a-ffffffff"]) != masked(["x"]), (
+        "control"
+    )

@@ -1,4 +1,6 @@
-"""The films: a pretrained language model from packages, trained by seeds and scalars. Quotes no review."""
+"""The films: a pretrained language model from packages, trained by seeds and scalars. Quotes no
+review.
+"""
 
 import hashlib
 import sys
@@ -90,7 +92,9 @@ def test_adapters_and_head_are_all_that_learns(films):
 
 
 def test_adapters_start_where_the_head_ended(films):
-    """Layers as data, then the model with adapters, are the layers and the head that learned alone."""
+    """Layers as data, then the model with adapters, are the layers and the head that learned
+    alone.
+    """
     whole, fifth, model = films.Directions().eval(), films.Fifth().eval(), films.Reviewer().eval()
     five, six = whole.suffix.layers
     fifth.layers[0].load_state_dict(five.state_dict())
@@ -116,7 +120,9 @@ def test_the_forward_pass_is_minilms(films):
     other = transformers.BertModel.from_pretrained(folder, add_pooling_layer=False).eval()
     real = (ids > 0).float()[..., None]
     with torch.no_grad():
-        wanted = (other(ids, attention_mask=(ids > 0).long()).last_hidden_state * real).sum(1) / real.sum(1)
+        wanted = (other(ids, attention_mask=(ids > 0).long()).last_hidden_state * real).sum(
+            1
+        ) / real.sum(1)
         found = films._suffix()(films._prefix()(ids))[:, -384:]
     assert torch.allclose(found, wanted, atol=2e-5)
 
@@ -148,7 +154,9 @@ def test_too_long_a_text_is_refused(films):
 @needs_packages
 def test_tokens_beyond_the_vocabulary_are_refused(films, monkeypatch):
     monkeypatch.setattr(films, "WORDS", 1000)
-    with pytest.raises(DataError, match=r"gives the token [0-9]+, and MiniLM knows those below 1000"):
+    with pytest.raises(
+        DataError, match=r"gives the token [0-9]+, and MiniLM knows those below 1000"
+    ):
         films.tokens(["a film"])
 
 
@@ -163,7 +171,10 @@ def test_the_head_learns_by_scalars_and_by_bits(films, tmp_path):
     generator = Key(1).generator()
     x = generator.normal(size=(600, films.DIRECTIONS)).astype(np.float32)
     y = (x[:, :8].sum(1) > 0).astype(np.int64)
-    for method, settings in (("decomfl", {"lr": 2.5e-2, "estimate": "central"}), ("feedsign", {"lr": 1e-2})):
+    for method, settings in (
+        ("decomfl", {"lr": 2.5e-2, "estimate": "central"}),
+        ("feedsign", {"lr": 1e-2}),
+    ):
         scenario = raydpzv.horizontal(
             films.line, (x, y), clients=np.arange(600) % 20, loss="binary", method=method, updates=120,
             perturbations=8, smoothing=1e-2, cohort=10, every=120, **settings,

@@ -51,7 +51,9 @@ def test_runs_need_neither_ray_nor_extras_and_messages_say_so(tmp_path: Path) ->
 def test_ray_is_a_plain_dependency_and_the_extras_keep_their_names() -> None:
     plain, extras = PROJECT["project"]["dependencies"], PROJECT["project"]["optional-dependencies"]
     assert any(line.startswith("ray[default,tune]") for line in plain)
-    assert {"ray", "tune", "tensorboard", "optuna", "mnist5k", "secure", "notebook", "all"} <= set(extras)
+    assert {"ray", "tune", "tensorboard", "optuna", "mnist5k", "secure", "notebook", "all"} <= set(
+        extras
+    )
     (everything,) = extras["all"]
     named = set(everything.removeprefix("raydpzv[").removesuffix("]").split(","))
     apart = {"all", "dev", "docs", "mlflow", "trackio", "transformers", "wandb"}

@@ -36,7 +36,11 @@ def at_work(folder, scenario="digits_dpzv"):
     settings = [word for change in CHANGES for word in ("--set", change)]
     process = Forked(["-m", "raydpzv", "run", scenario, "--quiet", "--out", str(folder), *settings])
     try:
-        until(lambda: any(folder.glob("rows.tail/*.rows")) or any(folder.glob("rows/service/*.parquet")))
+        until(
+            lambda: (
+                any(folder.glob("rows.tail/*.rows")) or any(folder.glob("rows/service/*.parquet"))
+            )
+        )
         yield process
     finally:
         if process.poll() is None:
@@ -125,7 +129,9 @@ def test_the_page_of_a_private_run_at_work_is_the_operators(tmp_path):
 
 def test_the_page_of_private_runs_side_by_side_is_the_operators(tmp_path):
     short = ["budget.updates=60", "evaluate.every=20", "data.train_rows=150", "data.test_rows=40"]
-    raydpzv.compare([raydpzv.load("digits_private", short)], tmp_path / "all", seeds=1, epsilons=[1.0])
+    raydpzv.compare(
+        [raydpzv.load("digits_private", short)], tmp_path / "all", seeds=1, epsilons=[1.0]
+    )
     with pytest.raises(InputError, match=r"holds private runs.*add --operator"):
         LivePage(tmp_path / "all")
     assert "PRIVATE" in LivePage(tmp_path / "all", operator=True).page()
@@ -152,7 +158,10 @@ def test_only_this_machine_and_who_has_the_token_gets_the_page(tmp_path):
 def test_a_page_follows_a_comparison(tmp_path):
     short = ["budget.updates=60", "evaluate.every=20", "data.train_rows=150"]
     raydpzv.compare(["vafl"], tmp_path / "all", seeds=2, overrides=short)
-    live, last = LivePage(tmp_path / "all"), sorted((tmp_path / "all" / "runs").glob("*/summary.json"))[-1]
+    live, last = (
+        LivePage(tmp_path / "all"),
+        sorted((tmp_path / "all" / "runs").glob("*/summary.json"))[-1],
+    )
     whole, summary = live.page(), last.read_bytes()
     last.unlink()  # as it is while the second run is at work
     assert "1 not made to the end" in live.page()
@@ -163,7 +172,9 @@ def test_a_page_follows_a_comparison(tmp_path):
 def test_watch_ends_with_ctrl_c_and_says_what_is_wrong(tmp_path):
     scenarios.run(small_horizontal.small("decomfl"), tmp_path / "run")
     command = [sys.executable, "-m", "raydpzv", "watch", str(tmp_path / "run")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
         url = process.stdout.readline().strip()
         assert "<!DOCTYPE html>" in asked(url)
         process.send_signal(signal.SIGINT)

@@ -50,7 +50,14 @@ def horizontal(model: Any = None, lora: dict[str, Any] | None = None, **given: A
 
 def vertical(**given: Any) -> AnyScenario:
     bottoms, views = [base(2, 4), "linear"], {"bank": X[:, :4], "shop": X[:, 4:]}
-    settings = {"lora": LORA, "updates": 40, "lr": 0.05, "embedding": 2, "classes": [0, 1, 2], **given}
+    settings = {
+        "lora": LORA,
+        "updates": 40,
+        "lr": 0.05,
+        "embedding": 2,
+        "classes": [0, 1, 2],
+        **given,
+    }
     return raydpzv.vertical(bottoms, views, Y, **settings)
 
 
@@ -112,7 +119,8 @@ def test_a_killed_run_of_adapters_resumes_to_the_same_bits(tmp_path, method):
 
 def test_another_base_is_refused_by_resume(tmp_path):
     run_local(
-        prepare(horizontal("tests.integration.local.test_lora:Net")), RunOptions(tmp_path / "run", until=15)
+        prepare(horizontal("tests.integration.local.test_lora:Net")),
+        RunOptions(tmp_path / "run", until=15),
     )
     path = tmp_path / "run" / "environment.json"
     facts = json.loads(path.read_text())
@@ -159,5 +167,7 @@ def test_wrong_settings_are_refused_before_anything_is_written(tmp_path, lora, c
 def test_models_that_are_not_your_own_are_refused():
     with pytest.raises(SpecError, match=r'model.lora: wanted a model of your own .*got "mlp"'):
         horizontal("mlp")
-    with pytest.raises(SpecError, match=r'model.initial: wanted "random" with model.lora, got "zero_last"'):
+    with pytest.raises(
+        SpecError, match=r'model.initial: wanted "random" with model.lora, got "zero_last"'
+    ):
         vertical(model__initial="zero_last")

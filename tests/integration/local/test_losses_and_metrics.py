@@ -72,7 +72,9 @@ assert "functions" not in sys.modules
 def folder(tmp_path, monkeypatch):
     (tmp_path / "functions.py").write_text(FUNCTIONS)
     (tmp_path / "prices.toml").write_text(SCENARIO)
-    lines = [f"{','.join(map(repr, map(float, (*x, y, 2 * y))))}\n" for x, y in zip(X, Y, strict=True)]
+    lines = [
+        f"{','.join(map(repr, map(float, (*x, y, 2 * y))))}\n" for x, y in zip(X, Y, strict=True)
+    ]
     (tmp_path / "t.csv").write_text("".join(["income,debt,visits,spend,price,rent\n", *lines]))
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -106,7 +108,9 @@ def test_own_metrics_change_no_bit_of_a_compiled_run_and_see_its_scores(kind):
 def test_own_metrics_see_the_scores_of_a_sum_of_embeddings():
     settings = {"head": "sum", "updates": 8, "every": 4, "batch": 16, "embedding": 2}
     run = raydpzv.run(
-        raydpzv.vertical("linear", VIEWS, Y > 0, metrics=share, model__engine="compiled", **settings)
+        raydpzv.vertical(
+            "linear", VIEWS, Y > 0, metrics=share, model__engine="compiled", **settings
+        )
     )
     assert run.summary["measures"]["share"] == run.accuracy
 
@@ -115,7 +119,9 @@ def test_numbers_reach_the_server_as_they_are_in_the_file(folder):
     prepared = prepare(raydpzv.load("prices.toml"))
     numbers = prepared.numbers
     np.testing.assert_array_equal(prepared.server.y_train, np.stack([Y, 2 * Y], 1)[numbers])
-    (folder / "t.csv").write_text((folder / "t.csv").read_text().replace(repr(float(Y[3])), "1e400"))
+    (folder / "t.csv").write_text(
+        (folder / "t.csv").read_text().replace(repr(float(Y[3])), "1e400")
+    )
     with pytest.raises(DataError, match="has the label inf in row 3"):
         prepare(raydpzv.load("prices.toml"))
 
@@ -139,7 +145,11 @@ def test_a_run_of_numbers_is_judged_and_reported_without_an_accuracy(folder):
 
 @pytest.mark.parametrize("kind", ["vertical", "horizontal"])
 def test_a_run_with_an_own_loss_resumes_with_it_alone_and_is_rebuilt_without_it(folder, kind):
-    changes = ["model.loss=functions:pinball", "model.targets=numbers", "record.checkpoint_updates=3"]
+    changes = [
+        "model.loss=functions:pinball",
+        "model.targets=numbers",
+        "record.checkpoint_updates=3",
+    ]
     if kind == "horizontal":
         (folder / "prices.toml").write_text(
             SCENARIO.replace("[split]\nparties", "[split]\nhow = 'iid'\nclients = 4\n#")
@@ -157,7 +167,7 @@ def test_a_run_with_an_own_loss_resumes_with_it_alone_and_is_rebuilt_without_it(
     whole, stop = raydpzv.run(spec()), threading.Event()
     assert whole.summary["loss"] < 3
     assert list(whole.summary["measures"]) == ["worst", "near"]
-    raydpzv.run(*(spec(), "run"), stop=stop, progress=lambda s: stop.set() if s.updates >= 7 else None)
+    raydpzv.run(spec(), "run", stop=stop, progress=lambda s: stop.set() if s.updates >= 7 else None)
     (folder / "functions.py").write_text(FUNCTIONS.replace("0.9 *", "0.8 *"))
     status, _, complaint = resumed()
     assert status == 2
@@ -165,7 +175,10 @@ def test_a_run_with_an_own_loss_resumes_with_it_alone_and_is_rebuilt_without_it(
     (folder / "functions.py").write_text(FUNCTIONS)
     assert resumed()[0] == 0
     again = np.load("run/models.npz")
-    assert all(np.array_equal(again[name.replace(" ", "_")], values) for name, values in whole.models.items())
+    assert all(
+        np.array_equal(again[name.replace(" ", "_")], values)
+        for name, values in whole.models.items()
+    )
     (folder / "functions.py").unlink()
     rebuilt = said(Forked(["-c", HIDDEN, *(("1",) if kind == "vertical" else ())]))
     name = "client 1" if kind == "vertical" else "shared"
@@ -175,13 +188,15 @@ def test_a_run_with_an_own_loss_resumes_with_it_alone_and_is_rebuilt_without_it(
 
 def test_measures_are_columns_of_a_comparison(folder):
     (folder / "two.toml").write_text(
-        'title = "two"\nscenario = "prices.toml"\nseeds = [0]\n[[methods]]\nlabel = "one"\n[[methods]]\nlabel = "two"\n'
-        'set = ["method.name=vafl", "method.lr=0.01"]\n'
+        'title = "two"\nscenario = "prices.toml"\nseeds = [0]\n[[methods]]\nlabel = '
+        '"one"\n[[methods]]\nlabel = "two"\nset = ["method.name=vafl", "method.lr=0.01"]\n'
     )
     compared = compare("two.toml", folder / "compared")
     runs = compared.runs.to_pylist()
     assert {"rmse", "r2", "worst", "near"} <= set(compared.runs.column_names)
-    assert [(r["label"], r["outcome"], r["reason"]) for r in runs if not math.isfinite(r["rmse"])] == []
+    assert [
+        (r["label"], r["outcome"], r["reason"]) for r in runs if not math.isfinite(r["rmse"])
+    ] == []
     last = {row["label"]: row["rmse"] for row in compared.curves.to_pylist()}  # in order of updates
     assert last == {row["label"]: row["rmse"] for row in runs}
     assert "test rmse: median (min to max)" in compared._repr_html_()
@@ -190,7 +205,17 @@ def test_measures_are_columns_of_a_comparison(folder):
 
 def test_a_search_chooses_by_an_own_measure_of_which_less_is_better(folder):
     (folder / "space.toml").write_text("method.lr.grid = [0.0001, 0.002]\n")
-    asked = [*PROGRAM, "search", "prices.toml", "--space", "space.toml", "--jobs", "1", "--runner", "local"]
+    asked = [
+        *PROGRAM,
+        "search",
+        "prices.toml",
+        "--space",
+        "space.toml",
+        "--jobs",
+        "1",
+        "--runner",
+        "local",
+    ]
 
     def found(*words):
         return ended(Forked([*asked, *words]))
@@ -226,13 +251,19 @@ def test_labels_of_a_data_set_of_pairs_are_not_cut_to_whole_numbers():
         ({"y": Y}, "wanted one class a row.*squared_error"),
         ({"y": np.where(Y > 2, np.nan, Y), "loss": "squared_error"}, "has the label nan in row"),
         ({"y": Y[:-1], "loss": "squared_error"}, "120 rows of features and 119 labels"),
-        ({"y": np.array(list("ab") * 60), "loss": "squared_error"}, "wanted numbers, one a row or several"),
+        (
+            {"y": np.array(list("ab") * 60), "loss": "squared_error"},
+            "wanted numbers, one a row or several",
+        ),
         ({"y": np.arange(120) % 3, "loss": "binary"}, '"binary" is for two classes.*has 3'),
         ({"y": Y, "loss": "multi_label"}, "wants labels 0 and 1"),
         ({"y": Y > 0, "loss": "cox"}, "a time and an event a row"),
         ({"loss": "squared"}, 'unknown loss "squared". Did you mean "squared_error"'),
         ({"loss": "squared_error", "model__targets": "numbers"}, "goes with a loss of your own"),
-        ({"loss": "squared_error", "model__engine": "compiled"}, 'cannot run model.loss = "squared_error"'),
+        (
+            {"loss": "squared_error", "model__engine": "compiled"},
+            'cannot run model.loss = "squared_error"',
+        ),
         (
             {"loss": "squared_error", "split": {"how": "dirichlet"}},
             "mixes classes, and the labels are numbers",
@@ -255,11 +286,17 @@ def test_losses_labels_and_metrics_that_do_not_fit_are_refused(more, complaint):
     [
         ({"loss": lambda s, y: ((s - y) ** 2).mean()}, "seems to return their mean"),
         ({"metrics": lambda s, y: {"loss": 1.0}}, '"loss" is a column'),
-        ({"metrics": lambda s, y: {"cost": 0.0}, "evaluate": {"lower": ["cots"]}}, 'Did you mean "cost"'),
+        (
+            {"metrics": lambda s, y: {"cost": 0.0}, "evaluate": {"lower": ["cots"]}},
+            'Did you mean "cost"',
+        ),
         ({"head": "sum"}, r'wanted 1, a record\'s scores, with head = "sum", got 2'),
         ({"model__engine": "compiled"}, r'cannot run model\.loss = "squared_error"'),
         ({"model__engine": "compiled_head"}, r'cannot run model\.loss = "squared_error"'),
-        ({"evaluate": {"lower": ["cost"]}}, "names measures of evaluate.metrics, which is not given"),
+        (
+            {"evaluate": {"lower": ["cost"]}},
+            "names measures of evaluate.metrics, which is not given",
+        ),
     ],
 )
 def test_losses_and_metrics_that_do_not_fit_parties_are_refused(more, complaint):

@@ -1,4 +1,6 @@
-"""The comparisons that need no files: every method of each, in each form that it has there, makes a few updates."""
+"""The comparisons that need no files: every method of each, in each form that it has there, makes a
+few updates.
+"""
 
 import dataclasses
 
@@ -22,11 +24,17 @@ SMALL = {
 
 
 def offline():
-    return [entry for entry in catalog.entries(catalog.COMPARISONS) if not DATA_SOURCES[entry.source].needs]
+    return [
+        entry
+        for entry in catalog.entries(catalog.COMPARISONS)
+        if not DATA_SOURCES[entry.source].needs
+    ]
 
 
 def form(line):
-    """What a method is in words: lines that differ in numbers alone, step sizes and the like, run alike."""
+    """What a method is in words: lines that differ in numbers alone, step sizes and the like, run
+    alike.
+    """
     settings = dataclasses.asdict(line.spec.method).items()
     return tuple((k, v) for k, v in settings if isinstance(v, str | bool))
 

@@ -1,7 +1,9 @@
-"""One silo looks at a user's records in the others: two federations, with these and without, to the pre-noise sum.
+"""One silo looks at a user's records in the others: two federations, with these and without, to the
+pre-noise sum.
 
-What the looking silo holds itself does not change, but what it sends does: its weight of the user grows to 1, or more
-of its records are among the user's k. A row's noise is held against the move that is seen.
+What the looking silo holds itself does not change, but what it sends does: its weight of the user
+grows to 1, or more of its records are among the user's k. A row's noise is held against the move
+that is seen.
 """
 
 import dataclasses
@@ -33,7 +35,9 @@ def silent(made: PreparedHorizontal, held: UserParts) -> PreparedHorizontal:
     """The same run on another federation, each release as it is before its noise."""
     release = dataclasses.replace(made.privacy.noise.release, multiplier=0.0)
     noise = dataclasses.replace(made.privacy.noise, release=release)
-    return dataclasses.replace(made, parts=held, privacy=dataclasses.replace(made.privacy, noise=noise))
+    return dataclasses.replace(
+        made, parts=held, privacy=dataclasses.replace(made.privacy, noise=noise)
+    )
 
 
 def orders_after(made: PreparedHorizontal, rounds: int) -> list[Order]:
@@ -41,12 +45,16 @@ def orders_after(made: PreparedHorizontal, rounds: int) -> list[Order]:
     server, group = made.server(), made.client_group()
     orders = server.first_orders()
     for _ in range(rounds):
-        orders = [order for upload in list(group.process(orders)) for order in server.receive(upload)]
+        orders = [
+            order for upload in list(group.process(orders)) for order in server.receive(upload)
+        ]
     return orders
 
 
 def sums(made: PreparedHorizontal, held: UserParts, orders: list[Order]) -> np.ndarray:
-    """What each silo of a federation sends in a round but for its noise, int64 [S, D]; the model is forced."""
+    """What each silo of a federation sends in a round but for its noise, int64 [S, D]; the model is
+    forced.
+    """
     group = silent(made, held).client_group()
     uploads = {upload.client: upload.body.values for upload in group.process(orders)}
     return np.stack([uploads[silo] for silo in range(held.clients)])
@@ -59,7 +67,9 @@ def moves(
     weights: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> dict[tuple[int, int], float]:
-    """By pair (silo, user), how far the total of all silos moves, in C, by hand from the vectors that they made."""
+    """By pair (silo, user), how far the total of all silos moves, in C, by hand from the vectors
+    that they made.
+    """
     vectors: list[np.ndarray] = []
     real = user_sums.user_integers
 
@@ -74,7 +84,9 @@ def moves(
     silos = np.repeat(np.arange(held.clients), np.diff(held.starts))
     of = {
         pair: vector / (2**16 - 1)
-        for pair, vector in zip(zip(silos, held.owners, strict=True), np.concatenate(vectors), strict=True)
+        for pair, vector in zip(
+            zip(silos, held.owners, strict=True), np.concatenate(vectors), strict=True
+        )
     }
     counts_SU, found = held.counts(), dict[tuple[int, int], float]()
     for silo, user in of:
@@ -123,7 +135,9 @@ def test_a_silos_row_bounds_what_the_others_records_move(
         assert move > 1.3
         assert sum(m > 1 for m in found.values()) > 100
         by_one_clip = dataclasses.replace(setting, multiplier=2 * setting.multiplier)
-        assert of_client(by_one_clip).epsilon < seen(setting, move), "control: as if C were all that moves"
+        assert of_client(by_one_clip).epsilon < seen(setting, move), (
+            "control: as if C were all that moves"
+        )
     else:
         assert move <= (setting.silos - 1) / setting.silos
 
@@ -145,7 +159,9 @@ def test_a_silos_own_records_of_a_group_follow_the_others() -> None:
             for other in range(held.users):
                 for where in range(held.clients):
                     if other != user:
-                        assert used(fewer, other, where) == used(whole, other, where), "nobody else's change"
+                        assert used(fewer, other, where) == used(whole, other, where), (
+                            "nobody else's change"
+                        )
             changed = [used(whole, user, s) ^ used(fewer, user, s) for s in range(held.clients)]
             most = max(most, sum(map(len, changed)))
     assert k < most <= 2 * k, "more records than k are not among the same"

@@ -50,7 +50,8 @@ def test_a_resumed_run_writes_its_first_models_again(tmp_path, kind, harm):
     whole, stop = raydpzv.run(scenario(kind), out=tmp_path / "whole"), threading.Event()
     folder = tmp_path / "run"
     raydpzv.run(
-        *(scenario(kind), folder),
+        scenario(kind),
+        folder,
         stop=stop,
         progress=lambda status: stop.set() if status.updates >= 2 else None,
     )
@@ -79,19 +80,27 @@ def rebuilt(kind: str, path: Path):
 
 def test_a_replay_names_what_it_lacks(tmp_path, monkeypatch):
     (tmp_path / "own_net.py").write_text(
-        "from torch import nn\ndef made(outputs: int, bias: bool = True):\n    return nn.Linear(4, outputs, bias)\n"
+        "from torch import nn\ndef made(outputs: int, bias: bool = True):\n    return nn.Linear(4, "
+        "outputs, bias)\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
-    run = raydpzv.run(raydpzv.horizontal("own_net:made", (X, Y), clients=3, updates=3), out=tmp_path / "run")
+    run = raydpzv.run(
+        raydpzv.horizontal("own_net:made", (X, Y), clients=3, updates=3), out=tmp_path / "run"
+    )
     (run.path / INITIAL).unlink()
-    (tmp_path / "own_net.py").write_text((tmp_path / "own_net.py").read_text().replace("= True", "= False"))
+    (tmp_path / "own_net.py").write_text(
+        (tmp_path / "own_net.py").read_text().replace("= True", "= False")
+    )
     for complaint, error in (
         ("the ledger of another model: .*parameters", InputError),
         ("own_net.* cannot be imported", SpecError),
     ):
         sys.modules.pop("own_net", None)
         shutil.rmtree(tmp_path / "__pycache__", ignore_errors=True)
-        with pytest.warns(RuntimeWarning, match="built again"), pytest.raises(error, match=complaint):
+        with (
+            pytest.warns(RuntimeWarning, match="built again"),
+            pytest.raises(error, match=complaint),
+        ):
             rebuild(run.path)
         (tmp_path / "own_net.py").unlink(missing_ok=True)
     sys.modules.pop("own_net", None)

@@ -43,8 +43,12 @@ def file(folder: Path, given: dict[str, torch.Tensor]) -> Path:
 
 def test_a_state_dict_and_its_file_start_the_same_run(tmp_path):
     runs = [
-        raydpzv.run(raydpzv.horizontal(net, (X, Y), weights=given, **SETTINGS), out=tmp_path / str(i))
-        for i, given in enumerate((weights(), file(tmp_path, weights()), str(tmp_path / "first.pt")))
+        raydpzv.run(
+            raydpzv.horizontal(net, (X, Y), weights=given, **SETTINGS), out=tmp_path / str(i)
+        )
+        for i, given in enumerate(
+            (weights(), file(tmp_path, weights()), str(tmp_path / "first.pt"))
+        )
     ]
     first = runs[0].state_dict(at=0)
     assert all(torch.equal(first[name], value) for name, value in weights().items())
@@ -56,7 +60,9 @@ def test_a_state_dict_and_its_file_start_the_same_run(tmp_path):
 
 def test_models_of_the_program_start_from_weights_too(tmp_path):
     given = {"1.weight": torch.full((3, 4), 0.5), "1.bias": torch.ones(3)}
-    run = raydpzv.run(raydpzv.horizontal("logistic", (X, Y), weights=given, **SETTINGS), out=tmp_path / "run")
+    run = raydpzv.run(
+        raydpzv.horizontal("logistic", (X, Y), weights=given, **SETTINGS), out=tmp_path / "run"
+    )
     first = run.state_dict(at=0)
     assert all(torch.equal(first[name], value) for name, value in given.items())
     assert rebuild(tmp_path / "run").verified
@@ -67,7 +73,15 @@ def test_models_of_the_program_start_from_weights_too(tmp_path):
 def parties(given: object, **settings: object) -> object:
     views = {"bank": X[:, :2], "shop": X[:, 2:]}
     return raydpzv.vertical(
-        "linear", views, Y, head="linear", weights=given, updates=6, batch=8, embedding=2, **settings
+        "linear",
+        views,
+        Y,
+        head="linear",
+        weights=given,
+        updates=6,
+        batch=8,
+        embedding=2,
+        **settings,
     )
 
 
@@ -75,12 +89,18 @@ BANK = {"1.weight": torch.eye(2), "1.bias": torch.zeros(2)}
 HEAD = {"weight": torch.ones(3, 4), "bias": torch.zeros(3)}
 
 
-@pytest.mark.parametrize("given", [{"bank": BANK, "server": HEAD}, {0: BANK, "server": HEAD}, [BANK, None]])
+@pytest.mark.parametrize(
+    "given", [{"bank": BANK, "server": HEAD}, {0: BANK, "server": HEAD}, [BANK, None]]
+)
 def test_each_party_starts_from_its_own_weights(tmp_path, given):
     run = raydpzv.run(parties(given), out=tmp_path / "run")
-    assert all(torch.equal(run.state_dict("bank", at=0)[name], value) for name, value in BANK.items())
+    assert all(
+        torch.equal(run.state_dict("bank", at=0)[name], value) for name, value in BANK.items()
+    )
     drawn = raydpzv.run(parties(None, model__engine="torch"), out=tmp_path / "drawn")
-    assert torch.equal(run.state_dict("shop", at=0)["1.weight"], drawn.state_dict("shop", at=0)["1.weight"])
+    assert torch.equal(
+        run.state_dict("shop", at=0)["1.weight"], drawn.state_dict("shop", at=0)["1.weight"]
+    )
     assert rebuild(tmp_path / "run", client=0).verified
     moved = (run.models["server"] - drawn.models["server"]).any()
     assert moved
@@ -91,7 +111,11 @@ def test_each_party_starts_from_its_own_weights(tmp_path, given):
     [
         ({"bnak": BANK}, {}, r'wanted bank, shop or server, got "bnak". Did you mean "bank"'),
         ({"bank": BANK}, {"model__initial": "zero_last"}, 'model.initial: wanted "random"'),
-        ({"shop": HEAD}, {}, "the bottom model of shop: .*missing: 1.weight, 1.bias; unexpected: weight"),
+        (
+            {"shop": HEAD},
+            {},
+            "the bottom model of shop: .*missing: 1.weight, 1.bias; unexpected: weight",
+        ),
         ({"server": BANK}, {}, "the head: .*missing: weight, bias"),
         (BANK, {}, "wanted a table of files by party"),
     ],
@@ -122,7 +146,8 @@ updates = 6
 def stopped(folder: Path) -> None:
     stop = threading.Event()
     raydpzv.run(
-        *(raydpzv.load(str(folder / "own.toml")), folder / "run"),
+        raydpzv.load(str(folder / "own.toml")),
+        folder / "run",
         stop=stop,
         progress=lambda status: stop.set() if status.updates >= 2 else None,
     )
@@ -139,7 +164,9 @@ def test_a_stopped_run_resumes_with_the_same_weights_alone(tmp_path):
         f"shared: {name}" for name in whole_weights()
     }
     file(tmp_path, whole_weights() | {"2.bias": torch.ones(3)})
-    with pytest.raises(InputError, match=r"the weights \(model.weights\) of shared: 2.bias changed"):
+    with pytest.raises(
+        InputError, match=r"the weights \(model.weights\) of shared: 2.bias changed"
+    ):
         continued(tmp_path / "run")
     file(tmp_path, whole_weights()).rename(tmp_path / "moved.pt")
     moved = [f'model.weights="{tmp_path / "moved.pt"}"']
@@ -153,7 +180,9 @@ def test_a_file_that_differs_on_another_machine_is_named(tmp_path):
     sent = pickle.dumps(raydpzv.horizontal(net, (X, Y), weights=path, **SETTINGS))
     assert prepare(pickle.loads(sent)).flat_model("shared").size > 0
     file(tmp_path, weights(shift=1.0))
-    with pytest.raises(DataError, match=r'first.pt" differs on .* copy the same file to every machine'):
+    with pytest.raises(
+        DataError, match=r'first.pt" differs on .* copy the same file to every machine'
+    ):
         prepare(pickle.loads(sent))
 
 

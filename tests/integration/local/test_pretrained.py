@@ -1,4 +1,6 @@
-"""The scenarios of pretrained models from local folders, each with a small twin made from a configuration."""
+"""The scenarios of pretrained models from local folders, each with a small twin made from a
+configuration.
+"""
 
 import shutil
 from pathlib import Path
@@ -14,7 +16,9 @@ from raydpzv.experiment.prepare import prepare
 from raydpzv.experiment.rebuild import rebuild
 from raydpzv.keys import Key
 
-library = pytest.importorskip("transformers", reason="the extra raydpzv[transformers] is not installed")
+library = pytest.importorskip(
+    "transformers", reason="the extra raydpzv[transformers] is not installed"
+)
 
 DRAW = (Key(0) / "texts").generator()
 Y = DRAW.integers(0, 2, 160)
@@ -49,7 +53,12 @@ def folders(tmp_path_factory) -> Path:
 
 
 def sst2(root: Path, *changes: str) -> AnyScenario:
-    small = ("data.vocabulary=60", "model.options={words=[7, 8]}", "budget.updates=4", "evaluate.every=2")
+    small = (
+        "data.vocabulary=60",
+        "model.options={words=[7, 8]}",
+        "budget.updates=4",
+        "evaluate.every=2",
+    )
     here = (f"data.file={root}/opt.npz", f"model.folder={root}/opt")
     return raydpzv.load("opt125m_sst2_decomfl", [*here, *small, *changes])
 
@@ -88,7 +97,9 @@ def test_sst2_with_the_papers_adapters_leaves_the_folders_weights(folders, tmp_p
     there = library.OPTForCausalLM.from_pretrained(folders / "opt").state_dict()
     merged = run.state_dict()
     changed = {
-        name for name, value in merged.items() if not torch.equal(value, there[name.removeprefix("model.")])
+        name
+        for name, value in merged.items()
+        if not torch.equal(value, there[name.removeprefix("model.")])
     }
     assert all(name.endswith(("q_proj.weight", "v_proj.weight")) for name in changed)
 
@@ -97,7 +108,9 @@ def test_amazon_trains_three_encoders(folders, tmp_path):
     run = raydpzv.run(amazon(folders), out=tmp_path / "run")
     assert rebuild(tmp_path / "run", client=1).verified
     first = run.state_dict(1, at=0)
-    there = library.BertModel.from_pretrained(folders / "bert", add_pooling_layer=False).state_dict()
+    there = library.BertModel.from_pretrained(
+        folders / "bert", add_pooling_layer=False
+    ).state_dict()
     assert all(torch.equal(first[f"model.{name}"], value) for name, value in there.items())
 
 
@@ -128,11 +141,19 @@ def of_another_model(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "changes", "complaint"),
     [
-        (without_weights, (), r"model.folder: .*opt has no weights; wanted \*.safetensors or pytorch_model"),
+        (
+            without_weights,
+            (),
+            r"model.folder: .*opt has no weights; wanted \*.safetensors or pytorch_model",
+        ),
         (cut_off, (), "NextWord fails when called .*SafetensorError"),
         (of_another_model, (), "the weights of .*opt lack .*; save the whole model"),
         (shutil.rmtree, (), "model.folder: wanted a folder with config.json"),
-        (lambda folder: None, ("data.vocabulary=61",), "wanted ids below 60, which the model of .*got 61"),
+        (
+            lambda folder: None,
+            ("data.vocabulary=61",),
+            "wanted ids below 60, which the model of .*got 61",
+        ),
         (lambda folder: None, ("model.options={words=[7, 99]}",), "wanted ids below 60, .*got 99"),
     ],
 )

@@ -27,8 +27,12 @@ Y = np.arange(90) % 3
     ("method", "which"),
     [
         *(("decomfl", which) for which in LAWS),
-        *(("asynchronous", "both"), ("asynchronous", "together"), ("adam", "groups"), ("adam", "together")),
-        *(("mezo", "law"), ("mezo", "both")),
+        ("asynchronous", "both"),
+        ("asynchronous", "together"),
+        ("adam", "groups"),
+        ("adam", "together"),
+        ("mezo", "law"),
+        ("mezo", "both"),
     ],
 )
 def test_a_run_is_rebuilt_and_resumed_to_the_same_bits(tmp_path, method, which):
@@ -51,7 +55,11 @@ def test_a_run_is_rebuilt_and_resumed_to_the_same_bits(tmp_path, method, which):
 def test_threads_and_clients_with_models_of_their_own_move_no_bits():
     bits = [
         scenarios.run(small(kind, LAW, GROUPS, WIDE, *more)).summary["model_digest"]
-        for kind, more in (("decomfl", ()), ("decomfl", ("resources.threads=2",)), ("per_client", ()))
+        for kind, more in (
+            ("decomfl", ()),
+            ("decomfl", ("resources.threads=2",)),
+            ("per_client", ()),
+        )
     ]
     assert bits[0] == bits[1] == bits[2]
 
@@ -66,7 +74,8 @@ def test_fedzo_and_uldp_zo_take_the_law():
 
 
 @pytest.mark.parametrize(
-    ("method", "which"), [*(("dpzv", which) for which in LAWS), ("zoo_vfl", "both"), ("zoo_vfl", "together")]
+    ("method", "which"),
+    [*(("dpzv", which) for which in LAWS), ("zoo_vfl", "both"), ("zoo_vfl", "together")],
 )
 def test_a_vertical_run_is_replayed_and_its_clients_rebuilt(tmp_path, method, which):
     name = (f"method.name={method}", "privacy.mode=none", "method.server=zo", *VERTICAL)
@@ -100,7 +109,12 @@ def test_an_own_model_is_rebuilt_from_names_and_shapes_on_record(tmp_path):
     given = {"direction": "rank_one", "groups": {"2.*": {"lr": 3.0}}, "updates": 6}
     run = raydpzv.run(raydpzv.horizontal(net, (X, Y), clients=3, **given), tmp_path / "run")
     recorded = json.loads((tmp_path / "run" / "environment.json").read_text())["layouts"]["shared"]
-    assert recorded == [["0.weight", [7, 6]], ["0.bias", [7]], ["2.weight", [3, 7]], ["2.bias", [3]]]
+    assert recorded == [
+        ["0.weight", [7, 6]],
+        ["0.bias", [7]],
+        ["2.weight", [3, 7]],
+        ["2.bias", [3]],
+    ]
     assert rebuild(tmp_path / "run").verified
     assert run.summary["ledger"]["digest"] == rebuild(tmp_path / "run").digest
     header = tmp_path / "run" / "ledger" / "header.json"

@@ -1,4 +1,6 @@
-"""What holds of every method, and of everything else that a scenario can name: no list here is kept by hand."""
+"""What holds of every method, and of everything else that a scenario can name: no list here is kept
+by hand.
+"""
 
 import dataclasses
 import sys
@@ -26,7 +28,13 @@ from raydpzv.methods.vertical.base import Batched
 from raydpzv.methods.vertical.frozen import FROZEN
 from raydpzv.registry import METHODS, Registry
 from scenarios.cli import app
-from tests.helpers.changed_settings import CONTROL, FILES, fields_of_method, protects_users, scenario
+from tests.helpers.changed_settings import (
+    CONTROL,
+    FILES,
+    fields_of_method,
+    protects_users,
+    scenario,
+)
 from tests.helpers.programs import python_said
 from tests.helpers.runs import run_prepared
 from tests.helpers.small_horizontal import stop_after
@@ -113,7 +121,9 @@ def test_it_is_in_every_list_and_page(name, listed, page):
     assert METHODS.summary(name) == raydpzv.methods()[name] != ""
     section = page.split(f"## [method] name = {name!r}")[1].split("\n## ")[0]
     for key, _ in fields_of_method(name):
-        row = next(line for line in section.splitlines() if line.startswith(f"| `{key.split('.')[1]}` |"))
+        row = next(
+            line for line in section.splitlines() if line.startswith(f"| `{key.split('.')[1]}` |")
+        )
         assert row.split(" | ")[-1].strip(" |"), key
     pages = "".join(path.read_text() for path in sorted((DOCS / "methods").glob("*.md")))
     assert f"`{name}`" in pages or (DOCS / "methods" / f"{name}.md").is_file(), (
@@ -128,7 +138,8 @@ def test_it_is_in_every_list_and_page(name, listed, page):
 def test_a_comparison_takes_it(name, tmp_path):
     own = tmp_path / "own.toml"
     own.write_text(as_toml(small(name)))
-    # an agent alone wants one client and a method of users wants users, which no other method's file has
+    # an agent alone wants one client and a method of users wants users, which no other method's
+    # file has
     particular = getattr(METHODS[name], "agent", False) or protects_users(name)
     base = str(own) if particular else FILES[METHODS[name].kind]
     entry = MethodEntry(label="this", set=(f"method.name={name}",))
@@ -230,10 +241,16 @@ WRONG = {
     ),
     "no default": (changed(config=NoDefault), "NoDefault.more: wanted a default"),
     "no docstring": (changed(config=NoLine), "NoLine.more: wanted a docstring under the field"),
-    "no description": (changed(config=Undescribed), "config: wanted a docstring, Undescribed has none"),
+    "no description": (
+        changed(config=Undescribed),
+        "config: wanted a docstring, Undescribed has none",
+    ),
     "no batch": (changed(config=NoBatch), "wanted a setting batch"),
     "no client": (changed(config=Right, client=None), "client: wanted a function, got None"),
-    "no server": (changed(config=Right, server="server"), "server: wanted a function, got 'server'"),
+    "no server": (
+        changed(config=Right, server="server"),
+        "server: wanted a function, got 'server'",
+    ),
     "no barrier": (changed(config=Right, barrier=1), "barrier: wanted a function, got 1"),
     "no clients": (
         dataclasses.replace(FEDAVG, config=Right, clients=None),
@@ -272,12 +289,12 @@ def test_a_right_descriptor_is_found_and_runs(tried):
 
 
 def test_the_public_door_is_what_it_says():
-    names = (
-        "Callback Run audit check compare export features horizontal load methods privacy report resume run"
-    )
+    names = "Callback Run audit check compare export features horizontal load methods privacy report resume run"
     assert sorted(raydpzv.__all__) == sorted([*names.split(), "__version__", "tune", "vertical"])
     assert all(getattr(raydpzv, name) is not None for name in raydpzv.__all__)
-    assert all(callable(getattr(raydpzv, name)) for name in raydpzv.__all__ if not name.startswith("_"))
+    assert all(
+        callable(getattr(raydpzv, name)) for name in raydpzv.__all__ if not name.startswith("_")
+    )
     spec = raydpzv.load("frozen", ["budget.updates=4", "evaluate.every=4"])
     assert isinstance(raydpzv.run(spec), raydpzv.Run)
     assert list(raydpzv.methods()) == list(METHODS)
@@ -287,7 +304,7 @@ def test_the_public_door_is_what_it_says():
 
 def test_the_public_door_imports_neither_torch_nor_numpy():
     code = (
-        "import sys, raydpzv\n"
-        "print([m for m in ('torch', 'numpy', 'ray', 'pydantic', 'pyarrow') if m in sys.modules], raydpzv.__version__)"
+        "import sys, raydpzv\nprint([m for m in ('torch', 'numpy', 'ray', 'pydantic', 'pyarrow') "
+        "if m in sys.modules], raydpzv.__version__)"
     )
     assert python_said("-c", code).split() == ["[]", raydpzv.__version__]

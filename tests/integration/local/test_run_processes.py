@@ -26,10 +26,13 @@ from tests.helpers.programs import ROOT
 from tests.helpers.small_comparisons import small_comparison
 
 
-def make(how, comparison, root, ended=lambda planned, why: None, stop=None, progress=lambda at_work: None):
+def make(
+    how, comparison, root, ended=lambda planned, why: None, stop=None, progress=lambda at_work: None
+):
     with opened(root, comparison):
         how(
-            *(unfinished(root, comparison), root),
+            unfinished(root, comparison),
+            root,
             progress=progress,
             ended=ended,
             stop=stop or threading.Event(),
@@ -43,7 +46,9 @@ def timeless(table):
 @pytest.fixture
 def forked(monkeypatch):
     """Fork the processes of runs: spawned, as in ORPHANS below, each would import for seconds."""
-    monkeypatch.setattr("raydpzv.compare.run_comparison._SPAWN", multiprocessing.get_context("forkserver"))
+    monkeypatch.setattr(
+        "raydpzv.compare.run_comparison._SPAWN", multiprocessing.get_context("forkserver")
+    )
 
 
 @pytest.mark.usefixtures("forked")
@@ -118,7 +123,9 @@ with run_comparison.opened(root, comparison):
 """
 
 
-def test_runs_stop_cleanly_and_say_nothing_once_the_process_that_asked_for_them_is_killed(tmp_path: Path):
+def test_runs_stop_cleanly_and_say_nothing_once_the_process_that_asked_for_them_is_killed(
+    tmp_path: Path,
+):
     gate, root = Gate(tmp_path / "gate", at=50), tmp_path / "all"
     command = [sys.executable, "-c", ORPHANS, str(gate.file), str(root)]
     with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as parent:

@@ -1,7 +1,8 @@
 """Every setting reaches what it sets: changed alone, a small run does something else.
 
-The settings come from the registry and the sections themselves, so that a new one is here by itself. One that needs
-company to matter (a quantum needs its law), or whose other value nobody can guess, has a line in a table below.
+The settings come from the registry and the sections themselves, so that a new one is here by
+itself. One that needs company to matter (a quantum needs its law), or whose other value nobody can
+guess, has a line in a table below.
 """
 
 import dataclasses
@@ -24,9 +25,17 @@ from tests.helpers.changed_settings import (
 )
 from tests.helpers.dataset_files import write_mnist
 
-IMAGES, FLAT = ("data.source=wine", "split.how=columns"), ("data.source=breast_cancer", "split.how=columns")
+IMAGES, FLAT = (
+    ("data.source=wine", "split.how=columns"),
+    ("data.source=breast_cancer", "split.how=columns"),
+)
 TABLE = ("data.source=csv", "data.file={files}/a.csv", "data.target=label")
-TIMES = ("data.source=survival", "data.file={files}/a.csv", "data.target=second", "model.kind=logistic")
+TIMES = (
+    "data.source=survival",
+    "data.file={files}/a.csv",
+    "data.target=second",
+    "model.kind=logistic",
+)
 OUTSIDE = ("data.target=x", "data.classes=[0, 1, 2]", "data.other=0")
 HEADED = ("data.file={files}/headed.csv", "data.skip_lines=1")
 GENERATED = ("data.source=synthetic", "data.rows=120")
@@ -55,9 +64,17 @@ SIGMA = (
     "privacy.sigma=0.5",
 )
 SOUND = (  # noise so small that it rounds to nothing: two runs differ by their settings alone
-    *("privacy.mode=none", "privacy.mode=proved", "privacy.noise=system", "privacy.clip=1.0"),
-    *("privacy.noise_multiplier=1e-9", "data.scale=none", "data.split=plain", "method.server=frozen"),
-    *("model.head=sum", "model.embedding=10", "method.perturbations=2"),
+    "privacy.mode=none",
+    "privacy.mode=proved",
+    "privacy.noise=system",
+    "privacy.clip=1.0",
+    "privacy.noise_multiplier=1e-9",
+    "data.scale=none",
+    "data.split=plain",
+    "method.server=frozen",
+    "model.head=sum",
+    "model.embedding=10",
+    "method.perturbations=2",
 )
 PRIVATE_HEAD = (*SOUND, "method.server=dp_sgd", "privacy.head_clip=0.5")
 SPENDING = (*SIGMA[:4], "privacy.sigma=9.0", "privacy.noise=system", "budget.epsilon=3.0")
@@ -74,8 +91,14 @@ PULLS = ("method.asynchronous=true", *ONE_STEP)
 
 MASKED = ("method.aggregation=masked",)
 PRIVATE_WEIGHTS = (
-    *("method.aggregation=private_weights", "method.count_cap=2", "method.value_bits=4"),
-    *("budget.updates=1", "users.count=2", "data.train_rows=20", "data.test_rows=10", "model.kind=logistic"),
+    "method.aggregation=private_weights",
+    "method.count_cap=2",
+    "method.value_bits=4",
+    "budget.updates=1",
+    "users.count=2",
+    "data.train_rows=20",
+    "data.test_rows=10",
+    "model.kind=logistic",
 )
 USERS = ("split.how=users", "users.count=12", "data.train_rows=200")
 
@@ -141,10 +164,17 @@ PLACED = Change("0.1", watch=("plan",))
 PRETRAINED = Change('"data"', refused="model.folder: wanted a model of your own")
 
 
-def adapters(own_model: str, targets: tuple[str, str], given: tuple[str, ...] = ()) -> dict[str, Change]:
+def adapters(
+    own_model: str, targets: tuple[str, str], given: tuple[str, ...] = ()
+) -> dict[str, Change]:
     """Return rows for the adapters of a model of your own with two linear layers."""
     usual = (own_model, *given, f'model.lora={{targets=["{targets[0]}"], rank=2}}')
-    to = {"rank": "3", "alpha": "2.0", "targets": f'["{targets[1]}"]', "modules_to_save": f'["{targets[1]}"]'}
+    to = {
+        "rank": "3",
+        "alpha": "2.0",
+        "targets": f'["{targets[1]}"]',
+        "modules_to_save": f'["{targets[1]}"]',
+    }
     return {f"model.lora.{name}": Change(value, usual) for name, value in to.items()}
 
 
@@ -169,7 +199,11 @@ VERTICAL = COMMON | {
     "model.weights": Change(f'{{0 = "{OWN}bottom_weights"}}', ("model.bottom=linear",)),
     "model.partial_weights": Change(
         "false",
-        ("model.bottom=linear", f'model.weights={{0="{OWN}bottom_bias"}}', "model.partial_weights=true"),
+        (
+            "model.bottom=linear",
+            f'model.weights={{0="{OWN}bottom_bias"}}',
+            "model.partial_weights=true",
+        ),
         refused="missing: 1.weight",
     ),
     "model.hidden": Change("[6]"),
@@ -188,14 +222,17 @@ VERTICAL = COMMON | {
     "privacy.head_clip": Change("0.1", PRIVATE_HEAD),
     "privacy.head_share": Change("0.5", PRIVATE_HEAD),
     "privacy.permit_large_delta": Change(
-        "false", (*SOUND, "privacy.delta=0.5", "privacy.permit_large_delta=true"), refused="not below 1/D"
+        "false",
+        (*SOUND, "privacy.delta=0.5", "privacy.permit_large_delta=true"),
+        refused="not below 1/D",
     ),
     "model.initial": Change('"zero_last"'),
     "privacy.noise": Change('"system"'),
     "clock.kind": Change('"wall"', ("arrivals.rate=500", "budget.updates=8")),
     "arrivals.kind": Change('"constant"'),
     **dict.fromkeys(
-        (f"resources.{of}_{what}s" for of in ("client", "server") for what in ("cpu", "gpu")), PLACED
+        (f"resources.{of}_{what}s" for of in ("client", "server") for what in ("cpu", "gpu")),
+        PLACED,
     ),
     "resources.client_actors": Change("2", watch=("plan",)),
     "resources.timeout": Change("1e-9", WAITING, refused="raise resources.timeout"),
@@ -215,7 +252,9 @@ OF_USERS = {
     "budget.epsilon": "3.0",
 }
 UNPROTECTED = "goes with methods that protect users"
-"""What a method says to settings of users' privacy, which `test_user_privacy.py` follows in methods that have it."""
+"""What a method says to settings of users' privacy, which `test_user_privacy.py` follows in methods
+that have it.
+"""
 HORIZONTAL = COMMON | {
     **adapters(f"model.kind={OWN}whole", ("0", "2"), (*OWN_ROWS, "split.how=iid")),
     "model.folder": PRETRAINED,
@@ -262,7 +301,9 @@ HORIZONTAL = COMMON | {
     "arrivals.kind": Change('"constant"', PULLS),
     "arrivals.rate": Change("3.0", PULLS),
     "arrivals.file": Change(COMMON["arrivals.file"].to, (*PULLS, *COMMON["arrivals.file"].given)),
-    **dict.fromkeys(("resources.host_cpus", "resources.host_gpus", "resources.server_cpus"), PLACED),
+    **dict.fromkeys(
+        ("resources.host_cpus", "resources.host_gpus", "resources.server_cpus"), PLACED
+    ),
     "resources.hosts": Change("2", watch=("plan",)),
     "resources.threads": Change("2", watch=("objectives",)),
     "budget.seconds": Change("0.5", ("clock.compute=0.2",)),
@@ -308,7 +349,12 @@ METHOD: dict[str, dict[str, Change]] = {
         ),
         "pull_after": Change(
             "1",
-            ("method.server_model=true", "method.perturbations=40", "model.hidden=[1]", "budget.updates=12"),
+            (
+                "method.server_model=true",
+                "method.perturbations=40",
+                "model.hidden=[1]",
+                "budget.updates=12",
+            ),
         ),
         "dampening": Change(given=("method.momentum=0.5",)),
         "beta2": Change("0.9", ("method.optimizer=adam",)),
@@ -330,9 +376,18 @@ METHOD: dict[str, dict[str, Change]] = {
         "late_uploads": Change("1.0", (*MASKED, "method.dropout=0.5")),
     },
 }
-"""By the class that declares a setting: a method whose configuration extends another's needs rows for its own alone."""
-STILL_CLIENTS = ("privacy.mode=none", "model.bottom=linear", "method.lr=1e-9", "method.server_lr=0.01")
-"""Clients that do not move, and whose embeddings, averaged over both ends of a direction, do not depend on it."""
+"""By the class that declares a setting: a method whose configuration extends another's needs rows
+for its own alone.
+"""
+STILL_CLIENTS = (
+    "privacy.mode=none",
+    "model.bottom=linear",
+    "method.lr=1e-9",
+    "method.server_lr=0.01",
+)
+"""Clients that do not move, and whose embeddings, averaged over both ends of a direction, do not
+depend on it.
+"""
 STILL_HEAD = ("method.server_lr=1e-9",)
 HEADS = ("method.server=zo", "method.server=zo_one_sided")
 JOINT = (*SOUND, "method.server=joint", "method.average=0.9")
@@ -343,12 +398,18 @@ PARTS = [
         for key, to in (("smoothing", "1.0"), ("direction", '"rademacher"'))
     ],
     *[
-        (name, "method.direction", Change('"rademacher"', (*STILL_HEAD, "method.lr=0.5"), (CLIENTS,)))
+        (
+            name,
+            "method.direction",
+            Change('"rademacher"', (*STILL_HEAD, "method.lr=0.5"), (CLIENTS,)),
+        )
         for name in ("dpzv", "zoo_vfl")
     ],
     *[("dpzv", "method.average", Change("0.5", JOINT, (part,))) for part in (HEAD, CLIENTS)],
 ]
-"""Settings that head and clients both use: each part alone, since the other would hide that it is cut off."""
+"""Settings that head and clients both use: each part alone, since the other would hide that it is
+cut off.
+"""
 IN_BOTH = {
     "resources.restarts": "matters when an actor dies: tests/integration/ray/test_losses.py",
     "privacy.trust": "what the verdict says: tests/integration/local/test_two_tables_models.py",
@@ -356,19 +417,32 @@ IN_BOTH = {
     "evaluate.lower": "what a search chooses: tests/integration/local/test_losses_and_metrics.py",
 }
 EXCEPTIONS = {
-    **{(kind, key): reason for kind in ("vertical", "horizontal") for key, reason in IN_BOTH.items()},
-    ("horizontal", "resources.timeout"): "waits for actors alone: tests/integration/ray/test_losses.py",
+    **{
+        (kind, key): reason
+        for kind in ("vertical", "horizontal")
+        for key, reason in IN_BOTH.items()
+    },
+    (
+        "horizontal",
+        "resources.timeout",
+    ): "waits for actors alone: tests/integration/ray/test_losses.py",
     ("vertical", "split.names"): "what people read: tests/integration/local/test_door.py",
     ("horizontal", "data.steps"): "of series, which only vertical models take; the vertical test",
     ("horizontal", "data.tokens"): "of texts, which only vertical models take; the vertical test",
-    ("horizontal", "data.vocabulary"): "of texts, which only vertical models take; the vertical test",
+    (
+        "horizontal",
+        "data.vocabulary",
+    ): "of texts, which only vertical models take; the vertical test",
 }
 """Settings that no run in this process can show, and where they are shown instead."""
 
 
 def sections() -> list[object]:
     found = []
-    for kind, table, method in (("vertical", VERTICAL, "dpzv"), ("horizontal", HORIZONTAL, "decomfl")):
+    for kind, table, method in (
+        ("vertical", VERTICAL, "dpzv"),
+        ("horizontal", HORIZONTAL, "decomfl"),
+    ):
         for key, annotation in fields_of(kind):
             if (kind, key) not in EXCEPTIONS:
                 change = split_by_columns(kind, table.get(key, Change()))
@@ -379,12 +453,16 @@ def sections() -> list[object]:
 def split_by_columns(kind: str, change: Change) -> Change:
     """Give each of two parties columns of a table, where learning is vertical."""
     if kind == "vertical" and {TABLE[0], GENERATED[0]} & set(change.given):
-        return dataclasses.replace(change, given=("split.how=columns", "split.clients=2", *change.given))
+        return dataclasses.replace(
+            change, given=("split.how=columns", "split.clients=2", *change.given)
+        )
     return change
 
 
 def change_of(method: str, key: str) -> Change:
-    """Return how a method's setting is changed: by the nearest row of the classes that its configuration extends."""
+    """Return how a method's setting is changed: by the nearest row of the classes that its
+    configuration extends.
+    """
     setting = key.removeprefix("method.")
     rows = (METHOD.get(base.__name__, {}) for base in METHODS[method].config.__mro__)
     return next((row[setting] for row in rows if setting in row), Change())
@@ -422,11 +500,14 @@ def test_a_changed_setting_changes_the_run(files, method, key, change, annotatio
     given = tuple(item.replace("{files}", str(files)) for item in change.given)
     value = usual(method, key, given)
     to = change.to or other(annotation, value)
-    assert to, f"{key}: nobody can guess another value than {value!r}; add it to a table of this file"
+    assert to, (
+        f"{key}: nobody can guess another value than {value!r}; add it to a table of this file"
+    )
     changed = Change(to.replace("{files}", str(files)), given, change.watch, change.refused)
     assert differs(method, key, changed), (
-        f"{key}: {changed.to} in place of {value!r} changes nothing in a run of {method}: it does not reach what it "
-        "sets, or it needs company to matter; mend it, or add the company to a table of this file"
+        f"{key}: {changed.to} in place of {value!r} changes nothing in a run of {method}: it does "
+        "not reach what it sets, or it needs company to matter; mend it, or add the company to a "
+        "table of this file"
     )
 
 
@@ -458,15 +539,22 @@ def test_no_exception_or_entry_is_left_of_a_setting_that_is_gone():
 
 @pytest.mark.parametrize("method", ["decomfl", "fedavg"])
 def test_dampening_is_a_factor_of_the_step_size(method):
-    """m <- βm + (1-β)g with β = 1/2 makes the steps of m <- βm + g with half the step size, to the last bit."""
+    """m <- βm + (1-β)g with β = 1/2 makes the steps of m <- βm + g with half the step size, to the
+    last bit.
+    """
     heavy = ("method.momentum=0.5", "method.local_steps=3")
     damped = model(method, *heavy, "method.dampening=true", "method.lr=0.5")
     assert np.array_equal(damped, model(method, *heavy, "method.dampening=false", "method.lr=0.25"))
-    assert np.abs(damped - model(method, *heavy, "method.dampening=false", "method.lr=0.5")).max() > 1e-3
+    assert (
+        np.abs(damped - model(method, *heavy, "method.dampening=false", "method.lr=0.5")).max()
+        > 1e-3
+    )
 
 
 def test_decomfl_is_damped_and_fedavg_is_not_where_nothing_is_said():
-    """With damped momentum 1/2 and twice the step size, the first update is that without momentum."""
+    """With damped momentum 1/2 and twice the step size, the first update is that without
+    momentum.
+    """
     once = ("budget.updates=1", "evaluate.every=1", *ONE_STEP)
     start = model("decomfl", *once, "method.lr=1e-9")
     plain = model("decomfl", *once, "method.lr=0.25") - start
@@ -483,9 +571,19 @@ def model(method, *overrides):
 
 def test_mezo_takes_central_differences():
     """MeZO is DeComFL with one client that has all rows, and central estimates."""
-    alone = (*ONE_STEP, "split.clients=1", "method.cohort=1", "method.lr=0.05", "method.smoothing=0.1")
+    alone = (
+        *ONE_STEP,
+        "split.clients=1",
+        "method.cohort=1",
+        "method.lr=0.05",
+        "method.smoothing=0.1",
+    )
     agent = ("method.lr=0.05", "method.smoothing=0.1")
     central, forward = (
         observed("decomfl", (*alone, f"method.estimate={how}")) for how in ("central", "forward")
     )
-    assert observed("mezo", agent)["model_digest"] == central["model_digest"] != forward["model_digest"]
+    assert (
+        observed("mezo", agent)["model_digest"]
+        == central["model_digest"]
+        != forward["model_digest"]
+    )

@@ -1,4 +1,6 @@
-"""The page's slider: each update as the rows, the ledger and `raydpzv step` have it; of private runs what may leave."""
+"""The page's slider: each update as the rows, the ledger and `raydpzv step` have it; of private
+runs what may leave.
+"""
 
 import base64
 import json
@@ -26,14 +28,18 @@ from tests.helpers.commands import call
 from tests.helpers.synthetic_run import TERMS
 
 SIZES = ["budget.updates=60", "data.train_rows=150", "data.test_rows=40", "evaluate.every=1"]
-needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium: apt-get install chromium")
+needs_chromium = pytest.mark.skipif(
+    CHROMIUM is None, reason="needs Chromium: apt-get install chromium"
+)
 
 
 @pytest.fixture(scope="module")
 def split(tmp_path_factory):
     """A vertical run whose clips are counted."""
     folder = tmp_path_factory.mktemp("split") / "run"
-    scenarios.run(scenarios.load("digits_dpzv", [*SIZES, "method.lr=0.05", "privacy.clip=0.5"]), folder)
+    scenarios.run(
+        scenarios.load("digits_dpzv", [*SIZES, "method.lr=0.05", "privacy.clip=0.5"]), folder
+    )
     assert "clipped" in call("step", folder, "--clip").stdout
     return folder
 
@@ -56,7 +62,8 @@ def browser():
 def moved_to(browser, update):
     """Move the slider; return what the page says of this update, by name."""
     browser.run(
-        f"(s => {{ s.value = {update}; s.dispatchEvent(new Event('input')); }})(document.querySelector('#moment'))"
+        f"(s => {{ s.value = {update}; s.dispatchEvent(new Event('input')); "
+        f"}})(document.querySelector('#moment'))"
     )
     return facts(browser)
 
@@ -64,7 +71,8 @@ def moved_to(browser, update):
 def facts(browser):
     return dict(
         browser.run(
-            "[...document.querySelectorAll('#moment-facts div')].map(d => [...d.children].map(c => c.textContent))"
+            "[...document.querySelectorAll('#moment-facts div')].map(d => [...d.children].map(c => "
+            "c.textContent))"
         )
     )
 
@@ -78,7 +86,8 @@ def test_the_slider_says_what_the_rows_and_step_say(browser, split):
     page, _ = write_page([split])
     browser.open(page)
     accuracy = {
-        row["round"]: row["accuracy"] for row in RunFolder.open(split).rows()["evaluation"].to_pylist()
+        row["round"]: row["accuracy"]
+        for row in RunFolder.open(split).rows()["evaluation"].to_pylist()
     }
     for update in (1, 17, 42, 60):
         shown, step = (
@@ -106,9 +115,13 @@ def test_the_slider_says_what_the_rows_and_step_say(browser, split):
 
 
 @needs_chromium
-def test_the_slider_calls_an_epsilon_useful_exactly_where_its_terms_do(browser, split, tmp_path, monkeypatch):
+def test_the_slider_calls_an_epsilon_useful_exactly_where_its_terms_do(
+    browser, split, tmp_path, monkeypatch
+):
     claim = {**TERMS, "adversary": "client", "accountant": "PLD", "holds": True}
-    spent = np.concatenate(([np.nan], np.full(30, USEFUL * (1 + 5e-7)), np.full(30, USEFUL * (1 + 2e-6))))
+    spent = np.concatenate(
+        ([np.nan], np.full(30, USEFUL * (1 + 5e-7)), np.full(30, USEFUL * (1 + 2e-6)))
+    )
     monkeypatch.setattr(page_steps, "spent_epsilon", lambda *_: (spent, claim))
     browser.open(write_page([split], tmp_path)[0])
     for update, useful in ((1, True), (30, True), (31, False), (60, False)):
@@ -146,17 +159,23 @@ def test_the_slider_works_by_keyboard_and_names_its_value(browser, shared):
     browser.open(page)
     browser.run("document.querySelector('#moment').focus()")
     for key, code in (("ArrowRight", 39), ("ArrowRight", 39), ("End", 35), ("ArrowLeft", 37)):
-        browser.call("Input.dispatchKeyEvent", type="keyDown", key=key, code=key, windowsVirtualKeyCode=code)
+        browser.call(
+            "Input.dispatchKeyEvent", type="keyDown", key=key, code=key, windowsVirtualKeyCode=code
+        )
     spoken = browser.run("document.querySelector('#moment').getAttribute('aria-valuetext')")
     assert spoken.startswith("update 23 of 24; accuracy")
     assert facts(browser)["clients"].count(",") >= 1
     assert "1 of 12" in browser.run("document.querySelector('#moments').textContent")
-    hidden = "[...document.querySelectorAll('.tools [hidden]')].map(e => getComputedStyle(e).display)"
+    hidden = (
+        "[...document.querySelectorAll('.tools [hidden]')].map(e => getComputedStyle(e).display)"
+    )
     assert set(browser.run(hidden)) == {"none"}, "no clip, nothing stale"
 
 
 @needs_chromium
-@pytest.mark.skipif(not AXE.is_file(), reason="needs axe-core: .ci/run fetches it and sets RAYDPZV_AXE")
+@pytest.mark.skipif(
+    not AXE.is_file(), reason="needs axe-core: .ci/run fetches it and sets RAYDPZV_AXE"
+)
 def test_axe_finds_nothing_serious_in_the_slider(browser, split, shared):
     for run in (split, shared):
         page, _ = write_page([run])
@@ -173,7 +192,8 @@ def test_axe_finds_nothing_serious_in_the_slider(browser, split, shared):
             browser.run(f"{AXE.read_text()};1")
             found = json.loads(
                 browser.run(
-                    "axe.run().then(r => JSON.stringify(r.violations.map(v => [v.impact, v.id, v.nodes[0].html])))"
+                    "axe.run().then(r => JSON.stringify(r.violations.map(v => [v.impact, v.id, "
+                    "v.nodes[0].html])))"
                 )
             )
             assert [v for v in found if v[0] in ("serious", "critical")] == []
@@ -187,8 +207,18 @@ def test_the_page_of_a_private_run_has_pairs_alone(tmp_path):
     data = {}
     for who in (False, True):
         page, _ = write_page([tmp_path / "run"], tmp_path / str(who), operator=who)
-        (data[who],) = json.loads(page.read_text().split('id="data">')[1].split("</script>")[0])["steps"]
-    assert set(data[False]["columns"]) <= {"scalars", "pairs", "seeds", "lr", "moved", "clients", "served"}
+        (data[who],) = json.loads(page.read_text().split('id="data">')[1].split("</script>")[0])[
+            "steps"
+        ]
+    assert set(data[False]["columns"]) <= {
+        "scalars",
+        "pairs",
+        "seeds",
+        "lr",
+        "moved",
+        "clients",
+        "served",
+    }
     assert not data[False]["ranking"]
     for name in ("evaluated", "scores", "terms", "score"):
         assert name not in data[False]
@@ -225,7 +255,7 @@ def test_a_run_of_too_many_updates_keeps_evaluations_and_says_how_many(split):
 def test_the_page_of_a_diverged_run_shows_a_ranking_without_finite_losses(tmp_path):
     x = Key(0).generator().standard_normal((120, 8)).astype(np.float32)
     spec = raydpzv.horizontal(
-        *("mlp", (x, x[:, :1])), clients=4, cohort=2, loss="squared_error", lr=1e9, updates=12
+        "mlp", (x, x[:, :1]), clients=4, cohort=2, loss="squared_error", lr=1e9, updates=12
     )
     with pytest.raises(Diverged):
         raydpzv.run(spec, tmp_path / "run")
@@ -250,7 +280,9 @@ def test_the_slider_has_the_lengths_of_the_steps_that_step_replays(name, changes
     small = ["budget.updates=12", "data.train_rows=150", "data.test_rows=40"]
     raydpzv.run(raydpzv.load(name, [*changes, *small]), tmp_path / "run")
     folder = RunFolder.open(tmp_path / "run")
-    shown = page_steps.steps(folder, RunView("run", folder.summary(), folder.rows()), withheld=False)
+    shown = page_steps.steps(
+        folder, RunView("run", folder.summary(), folder.rows()), withheld=False
+    )
     moved = np.frombuffer(base64.b64decode(shown["columns"]["moved"]["bytes"]), "<f4")
     with open_history(tmp_path / "run") as history:
         lengths = [sum(history.moment(update).moved.values()) for update in range(1, 13)]

@@ -31,7 +31,9 @@ def rows(tmp_path_factory):
 
 
 def recounted(experiment, services, gather: int) -> int:
-    """The most releases of one record, from the batches that clients draw: P directions are one release."""
+    """The most releases of one record, from the batches that clients draw: P directions are one
+    release.
+    """
     uploads = Counter(services.column("client").to_pylist())
     counts = np.zeros(len(experiment.server.y_train), np.int64)
     for m, made in uploads.items():
@@ -149,7 +151,9 @@ def test_a_joint_head_is_replayed_and_one_with_noise_of_its_own_is_not(rows, tmp
                 again(tmp_path / name)
 
 
-def test_no_sum_before_its_noise_and_no_draw_is_in_any_byte_of_the_folder(rows, tmp_path, monkeypatch, capfd):
+def test_no_sum_before_its_noise_and_no_draw_is_in_any_byte_of_the_folder(
+    rows, tmp_path, monkeypatch, capfd
+):
     drawn, sums = [], []
 
     def watched(release):
@@ -163,13 +167,19 @@ def test_no_sum_before_its_noise_and_no_draw_is_in_any_byte_of_the_folder(rows, 
 
     experiment = prepare_vertical(
         sound(
-            *(rows, "method.batch=all", "budget.updates=12", "method.perturbations=4"),
-            "record.checkpoint_updates=2",  # which hold what is not noised yet, and go with the run's end
+            rows,
+            "method.batch=all",
+            "budget.updates=12",
+            "method.perturbations=4",
+            # which hold what is not noised yet, and go with the run's end
+            "record.checkpoint_updates=2",
         )
     )
     # with noise of the system's one run in a hundred has a hidden number among its counts
     with keyed_noise(), monkeypatch.context() as patch:
-        patch.setattr(integer_release, "release_integers", watched(integer_release.release_integers))
+        patch.setattr(
+            integer_release, "release_integers", watched(integer_release.release_integers)
+        )
         run = run_prepared(experiment, tmp_path / "run")
     assert len(sums) == 12
     assert run.summary["checkpoints"]["count"] > 3
@@ -177,7 +187,8 @@ def test_no_sum_before_its_noise_and_no_draw_is_in_any_byte_of_the_folder(rows, 
     kept = numbers_in(tmp_path / "run", folder)
     releases = {float(v) for v in run.rows("release").column("value").to_pylist()}
     assert releases <= kept, "control: it finds releases"
-    # small numbers are everywhere, and one release in some thousand pairs is the sum or the draw of another
+    # small numbers are everywhere, and one release in some thousand pairs is the sum or the draw of
+    # another
     hidden = {float(v) for values in (*sums, *drawn) for v in values if abs(v) > 10_000} - releases
     assert len(hidden) > 30
     assert not hidden & kept

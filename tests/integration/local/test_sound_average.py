@@ -1,4 +1,6 @@
-"""method.average: the mean of the last models is what is scored, kept, published, rebuilt; and it is no release."""
+"""method.average: the mean of the last models is what is scored, kept, published, rebuilt; and it
+is no release.
+"""
 
 from pathlib import Path
 
@@ -37,7 +39,9 @@ def rows(tmp_path_factory):
 
 @pytest.fixture(scope="module", params=list(RUNS))
 def made(request, rows, tmp_path_factory):
-    """A run, what it was made of, its folder, and the update of its ledger after which its tail begins."""
+    """A run, what it was made of, its folder, and the update of its ledger after which its tail
+    begins.
+    """
     experiment = prepare_vertical(sound(rows, *RUNS[request.param]))
     folder = tmp_path_factory.mktemp("average") / "run"
     return run_prepared(experiment, folder), experiment, folder, BEGIN[request.param]
@@ -46,9 +50,11 @@ def made(request, rows, tmp_path_factory):
 def iterates(
     experiment: PreparedVertical, folder: Path
 ) -> tuple[list[dict[int, np.ndarray]], dict[int, np.ndarray]]:
-    """Return every party's models by update of the ledger (clients' from 0 on, their first), float64, by numpy alone.
+    """Return every party's models by update of the ledger (clients' from 0 on, their first),
+    float64, by numpy alone.
 
-    v <- βv + mean_p R_p u_p and w <- w - ηv, u_p on the sphere of radius √d, from the parameters before update 1.
+    v <- βv + mean_p R_p u_p and w <- w - ηv, u_p on the sphere of radius √d, from the parameters
+    before update 1.
     """
     method, start = experiment.spec.method, Key(experiment.spec.seed) / "head"
     w = [c.make().parameters().astype(float) for c in experiment.clients]
@@ -63,7 +69,9 @@ def iterates(
             w[m] = w[m] - lr * speed[m]
             clients[m][update.last] = w[m]
             if method.server == "joint":
-                seeds = [direction_seed(start, m, int(update.step[0]), p) for p in range(len(scalars))]
+                seeds = [
+                    direction_seed(start, m, int(update.step[0]), p) for p in range(len(scalars))
+                ]
                 head_lr = method.server_lr * lr / method.lr
                 head_speed = method.server_momentum * head_speed + along(seeds, scalars, len(head))
                 head = head - head_lr * head_speed
@@ -88,18 +96,23 @@ def test_what_is_kept_is_the_mean_of_each_partys_last_models(made):
     run, experiment, folder, begin = made
     clients, heads = iterates(experiment, folder)
     assert run.summary["evaluated_model"] == (
-        f"mean of each party's models after the ledger's updates {begin + 1} to {run.summary['ledger']['updates']}"
+        f"mean of each party's models after the ledger's updates {begin + 1} to "
+        f"{run.summary['ledger']['updates']}"
     )
     for m, models in enumerate(clients):
         kept, inside = run.models[f"client {m}"], sum(update > begin for update in models)
         assert kept == pytest.approx(tail(models, begin), rel=2e-5, abs=2e-5)
         own = list(models.values())
         others = [
-            *([own[-inside - 1 :]] if inside else []),  # under the wall clock a client may come to none
+            *(
+                [own[-inside - 1 :]] if inside else []
+            ),  # under the wall clock a client may come to none
             *((own[-inside + 1 :], own[-inside:-1], own[-1:]) if inside > 1 else ()),
         ]
         for other in others:
-            assert np.abs(kept - np.mean(other, axis=0)).max() > 1e-3, "control: another tail, or the newest"
+            assert np.abs(kept - np.mean(other, axis=0)).max() > 1e-3, (
+                "control: another tail, or the newest"
+            )
     assert run.models["server"] == pytest.approx(tail(heads, begin), rel=2e-5, abs=2e-5)
     if experiment.spec.method.server == "joint":
         assert np.abs(run.models["server"] - heads[max(heads)]).max() > 1e-3
@@ -114,12 +127,16 @@ def test_what_is_scored_at_the_end_is_what_is_kept(made):
     newest = {f"client {m}": models[max(models)] for m, models in enumerate(clients)}
     newest["server"] = heads[max(heads)]
     # the noise is drawn anew each time, and now and then both losses are alike to a thousandth
-    assert loss(experiment, newest) != pytest.approx(scored, rel=1e-5), "control: what is asked for above"
+    assert loss(experiment, newest) != pytest.approx(scored, rel=1e-5), (
+        "control: what is asked for above"
+    )
 
 
 @pytest.mark.parametrize("engine", ["compiled", "torch"])
 def test_on_the_way_the_newest_model_is_scored_and_then_the_mean_so_far(rows, engine):
-    experiment = prepare_vertical(sound(rows, *JOINT, f"model.engine={engine}", "method.average=0.5"))
+    experiment = prepare_vertical(
+        sound(rows, *JOINT, f"model.engine={engine}", "method.average=0.5")
+    )
     server, clients = experiment.server.make(), [c.make() for c in experiment.clients]
     for round in range(1, 41):
         m = round % CLIENTS
@@ -134,14 +151,21 @@ def test_on_the_way_the_newest_model_is_scored_and_then_the_mean_so_far(rows, en
         assert loss(experiment, shown) == pytest.approx(found, rel=1e-5)
         same = [np.array_equal(a, b) for a, b in zip(before, shown.values(), strict=True)]
         assert all(same) == (round <= 31), "the mean of one model is that model"
-        assert all(np.array_equal(a, model.parameters()) for a, model in zip(before, newest, strict=True))
+        assert all(
+            np.array_equal(a, model.parameters()) for a, model in zip(before, newest, strict=True)
+        )
 
 
 def loss(experiment: PreparedVertical, models: dict[str, np.ndarray]) -> float:
-    """Mean cross-entropy of the held-out rows by linear bottoms and a linear or summing head, in numpy."""
+    """Mean cross-entropy of the held-out rows by linear bottoms and a linear or summing head, in
+    numpy.
+    """
     embedded = []
     for m, client in enumerate(experiment.clients):
-        x, flat = client.x_held_out.reshape(len(client.x_held_out), -1).astype(float), models[f"client {m}"]
+        x, flat = (
+            client.x_held_out.reshape(len(client.x_held_out), -1).astype(float),
+            models[f"client {m}"],
+        )
         embedded.append(x @ flat[:-CLASSES].reshape(CLASSES, -1).T + flat[-CLASSES:])
     if experiment.spec.model.head == "sum":
         scores = sum(embedded) + models["server"]
@@ -182,7 +206,9 @@ def test_it_is_what_is_published_and_rebuilt_from_there(made, tmp_path):
     assert all(np.array_equal(models[name], x) for name, x in run.models.items())
     found = rebuild(public.path)
     assert found.verified
-    assert all(np.array_equal(found.models[f"client {m}"], models[f"client {m}"]) for m in range(CLIENTS))
+    assert all(
+        np.array_equal(found.models[f"client {m}"], models[f"client {m}"]) for m in range(CLIENTS)
+    )
 
 
 def quiet(what: str, done: int, of: int) -> None:
@@ -190,7 +216,9 @@ def quiet(what: str, done: int, of: int) -> None:
 
 
 def test_it_enters_no_release(rows):
-    """With a run's releases given out again, all sums before their noise are those of the run without a mean."""
+    """With a run's releases given out again, all sums before their noise are those of the run
+    without a mean.
+    """
     first = transcript(sound(rows, *JOINT))
     other = transcript(sound(rows, *JOINT, "method.average=0.5"), first)
     assert first.slopes.sums.keys() == other.slopes.sums.keys()
@@ -237,7 +265,9 @@ def test_a_private_head_is_averaged_over_the_same_releases(rows):
 @pytest.mark.parametrize("made", ["joint"], indirect=True)
 @pytest.mark.parametrize("tail_begun", [False, True])
 def test_a_lost_client_is_rebuilt_with_its_mean(made, tail_begun):
-    """From the ledger, before and in the tail; it continues to the same mean as the one that was not lost."""
+    """From the ledger, before and in the tail; it continues to the same mean as the one that was
+    not lost.
+    """
     run, experiment, folder, begin = made
     whole, lost = experiment.clients[0].make(), experiment.clients[0].make()
     with Ledger.open(folder / "ledger") as ledger:
@@ -246,7 +276,9 @@ def test_a_lost_client_is_rebuilt_with_its_mean(made, tail_begun):
         uploads = sum(update.last <= begin for update in known) + (4 if tail_begun else -4)
         lost.restore(ledger.since(0, known[uploads - 1].last).of(0), uploads)
     for number, update in enumerate(known):
-        order = Order(0, experiment.plan().updates.answer(update.scalar), update.last, version=update.last)
+        order = Order(
+            0, experiment.plan().updates.answer(update.scalar), update.last, version=update.last
+        )
         for client in (whole, lost) if number >= uploads else (whole,):
             client._step = number + 1
             client.apply(order)

@@ -9,12 +9,23 @@ from raydpzv.experiment.runner import run, run_local
 
 CHANGE = 13
 SMALL = (
-    *("budget.updates=24", "evaluate.every=8", "clock.kind=virtual", "privacy.mode=none"),
-    *("data.source=digits", "data.train_rows=80", "data.test_rows=40"),
+    "budget.updates=24",
+    "evaluate.every=8",
+    "clock.kind=virtual",
+    "privacy.mode=none",
+    "data.source=digits",
+    "data.train_rows=80",
+    "data.test_rows=40",
 )
 QUIET_NOISE = (  # rounds to nothing: two runs differ by their settings alone
-    *("privacy.mode=proved", "privacy.noise=system", "privacy.clip=1.0", "privacy.noise_multiplier=1e-9"),
-    *("data.scale=none", "data.split=plain", "model.embedding=10", "method.perturbations=2"),
+    "privacy.mode=proved",
+    "privacy.noise=system",
+    "privacy.clip=1.0",
+    "privacy.noise_multiplier=1e-9",
+    "data.scale=none",
+    "data.split=plain",
+    "model.embedding=10",
+    "method.perturbations=2",
 )
 JOINT = (*QUIET_NOISE, "method.server=joint", "model.head=linear")
 GATHERED = (*JOINT, "method.gather=2", "method.batch=8", "method.batches=shuffle")
@@ -41,10 +52,15 @@ SERVERS = {
     "zoo_vfl": ("zoo_vfl", ()),
     "czofo": ("czofo", ()),
 }
-CASES = [*(("lr", *case) for case in CLIENTS.values()), *(("server_lr", *case) for case in SERVERS.values())]
+CASES = [
+    *(("lr", *case) for case in CLIENTS.values()),
+    *(("server_lr", *case) for case in SERVERS.values()),
+]
 NAMES = [*(f"clients-{name}" for name in CLIENTS), *(f"head-{name}" for name in SERVERS)]
 ENGINES = ["torch", "compiled"] * len(CASES)
-"""In turn: a method has one engine for its clients' row and the other for its head's, or for its neighbour's."""
+"""In turn: a method has one engine for its clients' row and the other for its head's, or for its
+neighbour's.
+"""
 cases = pytest.mark.parametrize(("name", "scenario", "changes"), CASES, ids=NAMES)
 
 

@@ -35,13 +35,17 @@ def test_a_synchronous_model_does_not_hang_on_who_comes_last(name):
     extra = SYNCHRONOUS if name == "vafl" else ()
     ways = (SLOW, ("arrivals.rate=[0.1,3,1,2]",), (*DELAYED, "network.latency=[0.3,0.1,0.0,0.2]"))
     runs = [run(name, *extra, *way) for way in ways]
-    orders = {tuple(found.rows("service").sort_by("round").column("client").to_pylist()) for found in runs}
+    orders = {
+        tuple(found.rows("service").sort_by("round").column("client").to_pylist()) for found in runs
+    }
     assert len(orders) == len(ways)
     assert len({found.summary["model_digest"] for found in runs}) == 1
 
 
 def test_a_synchronous_run_wakes_by_the_clocks_and_waits_for_the_slowest():
-    """A round cannot end before the slow client's next epoch: at regular epochs 10 s apart, one round takes 10 s."""
+    """A round cannot end before the slow client's next epoch: at regular epochs 10 s apart, one
+    round takes 10 s.
+    """
     constant = ("arrivals.kind=constant", *SLOW)
     for name, extra in (("vafl", SYNCHRONOUS), ("sgd", ())):
         found = run(name, *extra, *constant)
@@ -61,16 +65,24 @@ def test_lateness_at_a_barrier_is_no_finding_and_lateness_of_a_saturated_client_
 
 
 def test_clients_that_are_late_and_keep_their_rates_are_told_from_those_that_fall_behind():
-    """Client 3 takes three times as long for an activation as its epochs are apart, the others four tenths as long."""
+    """Client 3 takes three times as long for an activation as its epochs are apart, the others four
+    tenths as long.
+    """
     compute = ("clock.compute=[0.4,0.4,0.4,3.0]", "clock.compute_law=constant")
     found = run("vafl", *compute, "arrivals.rate=1.0", "budget.updates=300")
-    warned = [w for w in found.summary["warnings"] if w.startswith("epochs fell into running round trips (")]
+    warned = [
+        w
+        for w in found.summary["warnings"]
+        if w.startswith("epochs fell into running round trips (")
+    ]
     slow, late = sorted(warned, key=len)
     assert "(client 3 " in slow
     assert slow.endswith("% of its activations): these clients could not keep their rates")
     assert "(client 0 " in late
     assert "client 3" not in late
-    assert "% of their activations): these clients kept their rates, but began so often later" in late
+    assert (
+        "% of their activations): these clients kept their rates, but began so often later" in late
+    )
     uploads = np.bincount(found.rows("service").column("client").to_numpy(), minlength=4)
     achieved = uploads / found.summary["simulated_seconds"]
     assert achieved[:3] == pytest.approx(1.0, abs=0.25)
@@ -101,7 +113,11 @@ def test_immediate_under_the_wall_clock():
 
 @pytest.mark.parametrize("name", ["vafl", "zoo_vfl"])
 def test_planned_shares_of_immediate_clients_are_those_that_a_run_makes(name):
-    links = ("network.latency=[0.1,0.0,0.05,0.0]", "network.up=2000", "network.down=[1e4,1e4,1e3,1e4]")
+    links = (
+        "network.latency=[0.1,0.0,0.05,0.0]",
+        "network.up=2000",
+        "network.down=[1e4,1e4,1e3,1e4]",
+    )
     extra = (*DELAYED, *links, "budget.updates=800", "evaluate.every=800")
     found = run(name, *extra)
     counts = np.bincount(found.rows("service").column("client").to_numpy(), minlength=4) / 800
@@ -134,17 +150,23 @@ def test_shares_are_even_where_no_delay_or_the_barrier_says_so():
 
 
 def test_noise_is_planned_for_the_quickest_clients_part():
-    """The quickest client makes 12 of 25 updates, not a quarter: more releases of its rows, more noise."""
+    """The quickest client makes 12 of 25 updates, not a quarter: more releases of its rows, more
+    noise.
+    """
     plan = ("budget.updates=2500", *NOISE)
     slow = prepare_vertical(scenarios.load("vafl", [*SHORT, *plan, *DELAYED])).setting
-    even = prepare_vertical(scenarios.load("vafl", [*SHORT, *plan, "arrivals.kind=immediate"])).setting
+    even = prepare_vertical(
+        scenarios.load("vafl", [*SHORT, *plan, "arrivals.kind=immediate"])
+    ).setting
     assert slow.expected_uploads == 1200
     assert even.expected_uploads == 625
     assert slow.sigma > 1.3 * even.sigma
 
 
 def test_round_trips_barriers_and_time_that_stands_still():
-    spec = scenarios.load("vafl", ["clock.compute=[1,2,3,4]", "clock.service=0.5", "network.latency=0.25"])
+    spec = scenarios.load(
+        "vafl", ["clock.compute=[1,2,3,4]", "clock.service=0.5", "network.latency=0.25"]
+    )
     assert round_trips(spec, 100, 10) == [2.0, 3.0, 4.0, 5.0]
     spec = scenarios.load("vafl", ["network.up=100", "network.down=[10,20,10,10]"])
     assert round_trips(spec, 100, 10) == [2.0, 1.5, 2.0, 2.0]
@@ -160,7 +182,10 @@ SECONDS = {"updates": None, "seconds": 5.0}
 @pytest.mark.parametrize(
     ("tables", "said"),
     [
-        ({"clock": {"compute_law": "poisson", "compute": 1.0}}, r"clock\.compute_quantum: goes with"),
+        (
+            {"clock": {"compute_law": "poisson", "compute": 1.0}},
+            r"clock\.compute_quantum: goes with",
+        ),
         ({"clock": {"compute_quantum": 0.1}}, r"clock\.compute_quantum: goes with"),
         (
             {"clock": {"compute_law": "exponential", "compute_quantum": 0.1}},
@@ -227,7 +252,9 @@ def test_horizontal_clients_are_not_immediate():
             scenarios.load(name, ["arrivals.kind=immediate"])
 
 
-@pytest.mark.parametrize(("name", "slowest"), [("vafl_stragglers", 1 / 31), ("vafl_delays", 3 / 25)])
+@pytest.mark.parametrize(
+    ("name", "slowest"), [("vafl_stragglers", 1 / 31), ("vafl_delays", 3 / 25)]
+)
 def test_the_scenarios_have_the_slow_client_that_they_promise(name, slowest):
     found = scenarios.run(scenarios.load(name, ["budget.updates=500", "evaluate.every=500"]))
     clients = found.rows("service").column("client").to_numpy()
@@ -256,13 +283,20 @@ ENDING = "client,time\n" + "".join(
     ("settings", "stopped"),
     [
         (("method.max_delay=2", "budget.updates=40"), "40 updates done"),
-        (("method.synchrony=t-synchronous", "method.wait_for=4", "budget.updates=40"), "no client wakes"),
+        (
+            ("method.synchrony=t-synchronous", "method.wait_for=4", "budget.updates=40"),
+            "no client wakes",
+        ),
         (("method.synchrony=synchronous", "budget.updates=40"), "no client wakes"),
     ],
 )
 def test_a_trace_that_ends_leaves_nobody_waiting_under_the_wall_clock(settings, stopped, tmp_path):
     (tmp_path / "trace.csv").write_text(ENDING)
-    trace = ("arrivals.kind=trace", f"arrivals.file={tmp_path / 'trace.csv'}", "resources.timeout=20")
+    trace = (
+        "arrivals.kind=trace",
+        f"arrivals.file={tmp_path / 'trace.csv'}",
+        "resources.timeout=20",
+    )
     spec = scenarios.load("vafl", ["clock.kind=wall", *trace, *settings])
     summary = scenarios.run(spec).summary
     assert summary["status"] == "done"

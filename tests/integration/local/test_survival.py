@@ -15,8 +15,14 @@ from raydpzv.records.store import digest
 from raydpzv.report.page import write_report
 
 SMALL = (
-    *("data.rows=400", "data.columns=3", "data.validation_fraction=0.2", "users.count=8", "split.clients=2"),
-    *("budget.updates=4", "evaluate.every=2", "privacy.noise=seeded"),
+    "data.rows=400",
+    "data.columns=3",
+    "data.validation_fraction=0.2",
+    "users.count=8",
+    "split.clients=2",
+    "budget.updates=4",
+    "evaluate.every=2",
+    "privacy.noise=seeded",
 )
 COMPARISON = """
 title = "small"
@@ -84,7 +90,8 @@ def test_a_comparison_has_concordances_and_counts_no_run_as_failed(tmp_path):
 
 def test_noise_hurts_and_training_helps_concordance():
     clear, noisy = (
-        scenarios.run(load(f"privacy.epsilon={epsilon}")).summary["concordance"] for epsilon in (1e3, 0.01)
+        scenarios.run(load(f"privacy.epsilon={epsilon}")).summary["concordance"]
+        for epsilon in (1e3, 0.01)
     )
     assert clear > 0.7
     assert noisy < clear - 0.05
@@ -156,7 +163,11 @@ def test_vertical_methods_learn_survival_times(parties, method, lr, tmp_path):
 @pytest.mark.parametrize(
     ("method", "overrides", "words"),
     [
-        ("dpzv", ["privacy.mode=paper", "privacy.epsilon=1.0", "privacy.clip=1.0"], r"privacy\.mode.*no ε"),
+        (
+            "dpzv",
+            ["privacy.mode=paper", "privacy.epsilon=1.0", "privacy.clip=1.0"],
+            r"privacy\.mode.*no ε",
+        ),
         ("vafl", ["privacy.mode=paper", "privacy.sigma=1.0"], r"privacy\.mode.*no ε follows"),
         ("frozen", ["method.server=dp_sgd", "privacy.mode=proved"], r"privacy\.mode.*no ε follows"),
         ("dpzv", ["privacy.clip=1.0"], r"privacy\.clip: bounds the slope of each record"),
@@ -175,7 +186,9 @@ def test_vertical_methods_learn_survival_times(parties, method, lr, tmp_path):
         ),
     ],
 )
-def test_vertical_runs_refuse_bounds_on_single_records_with_survival_times(parties, method, overrides, words):
+def test_vertical_runs_refuse_bounds_on_single_records_with_survival_times(
+    parties, method, overrides, words
+):
     with pytest.raises(SpecError, match=words):
         prepare(parties(method, *overrides))
 
@@ -187,7 +200,9 @@ def test_your_own_times_and_events_are_learned_both_ways():
         raydpzv.horizontal(
             "mlp", (x, y), clients=4, cohort=4, method="fedavg", loss="cox", lr=0.5, updates=20
         ),
-        raydpzv.vertical("mlp", [x[:, :1], x[:, 1:]], y, method="vafl", loss="cox", lr=0.2, updates=300),
+        raydpzv.vertical(
+            "mlp", [x[:, :1], x[:, 1:]], y, method="vafl", loss="cox", lr=0.2, updates=300
+        ),
     ):
         assert raydpzv.run(scenario).summary["concordance"] > 0.65
         assert raydpzv.privacy(scenario).lists == ()
@@ -206,11 +221,15 @@ def test_your_own_times_and_events_are_learned_both_ways():
 def test_times_and_events_that_are_none_are_refused(change, words):
     y = np.stack([np.arange(1, 41.0), np.arange(40) % 2 == 0], 1)
     with pytest.raises(DataError, match=words):
-        prepare(raydpzv.horizontal("mlp", (np.eye(40), change(y)), clients=2, loss="cox", updates=2))
+        prepare(
+            raydpzv.horizontal("mlp", (np.eye(40), change(y)), clients=2, loss="cox", updates=2)
+        )
 
 
 def test_generated_times_are_those_of_proportional_hazards():
-    """A pair's earlier event is that of the higher true score with 1/(1 + e^-|difference|), whatever censors."""
+    """A pair's earlier event is that of the higher true score with 1/(1 + e^-|difference|),
+    whatever censors.
+    """
     split = prepare(load("data.rows=4000", "data.validation_fraction=0.0")).split
     x, (times, events) = split.train.x.astype(float), split.train.targets.T
     slopes = np.linalg.lstsq(x, -np.log(times), rcond=None)[0]

@@ -24,7 +24,9 @@ def shared(tmp_path_factory):
     """A horizontal run in rounds of two local steps, with momentum and one client in three."""
     folder = tmp_path_factory.mktemp("shared") / "run"
     scenarios.run(
-        small_horizontal.small("decomfl", EVERY, "method.weights=rows", "split.sizes=drawn", "method.lr=0.5"),
+        small_horizontal.small(
+            "decomfl", EVERY, "method.weights=rows", "split.sizes=drawn", "method.lr=0.5"
+        ),
         folder,
     )
     return folder
@@ -62,9 +64,11 @@ def test_scores_of_every_vertical_moment_are_those_on_record(split):
     with open_history(split) as history:
         assert len(recorded(history)) == 61
         for update, row in recorded(history).items():
-            # the run scores before the answer arrives: the client that was served is still where it was
+            # the run scores before the answer arrives: the client that was served is still where it
+            # was
             before = {
-                f"client {m}": history.model(f"client {m}", update - 1) for m in served(history, update)
+                f"client {m}": history.model(f"client {m}", update - 1)
+                for m in served(history, update)
             }
             found = history.evaluate(update, before if update < 60 else {})
             assert (found.accuracy, found.loss) == (row["accuracy"], row["loss"]), update
@@ -74,7 +78,9 @@ def test_a_walk_in_any_order_gives_the_bits_of_a_rebuild(shared, split, monkeypa
     monkeypatch.setattr(of_history, "_EVERY", 5)
     with open_history(shared) as history:
         for update in (24, 3, 17, 16, 5, 0, 24):
-            np.testing.assert_array_equal(history.model(MODEL, update), rebuild(shared, update).models[MODEL])
+            np.testing.assert_array_equal(
+                history.model(MODEL, update), rebuild(shared, update).models[MODEL]
+            )
     with open_history(split) as history:
         for update in (60, 7, 31, 30):
             wanted = rebuild(split, update, 2).models["client 2"]
@@ -95,9 +101,13 @@ def test_a_moment_says_what_the_rows_and_the_ledger_have(split):
         client = service["client"]
         assert moment.clients == (client,)
         assert moment.released == ((client, (np.float32(release["value"]).item(),)),)
-        before, after = (history.model(f"client {client}", update).astype(float) for update in (39, 40))
+        before, after = (
+            history.model(f"client {client}", update).astype(float) for update in (39, 40)
+        )
         assert moment.moved == {f"client {client}": pytest.approx(np.linalg.norm(after - before))}
-        ages = [row["age_max"] for row in history.rows["staleness"].to_pylist() if row["round"] == 40]
+        ages = [
+            row["age_max"] for row in history.rows["staleness"].to_pylist() if row["round"] == 40
+        ]
         assert moment.staleness == max(ages)
         assert moment.evaluated == (40, recorded(history)[40]["accuracy"])
         spent, terms = moment.epsilon
@@ -127,8 +137,18 @@ def test_the_next_stale_update_is_the_first_on_record(split):
 def test_the_clip_binds_first_where_a_wider_one_releases_something_else(tmp_path):
     released = {}
     for clip in (1.5, 1e9):
-        settings = ["privacy.mode=none", f"privacy.clip={clip}", "privacy.epsilon=none", "privacy.delta=none"]
-        settings += ["budget.updates=200", "data.train_rows=150", "data.test_rows=40", "method.lr=0.02"]
+        settings = [
+            "privacy.mode=none",
+            f"privacy.clip={clip}",
+            "privacy.epsilon=none",
+            "privacy.delta=none",
+        ]
+        settings += [
+            "budget.updates=200",
+            "data.train_rows=150",
+            "data.test_rows=40",
+            "method.lr=0.02",
+        ]
         scenarios.run(scenarios.load("digits_dpzv", settings), tmp_path / f"{clip}")
         with open_history(tmp_path / f"{clip}") as history:
             released[clip] = [row["value"] for row in history.rows["release"].to_pylist()]
@@ -137,7 +157,9 @@ def test_the_clip_binds_first_where_a_wider_one_releases_something_else(tmp_path
                 first, count = found, int(history.clipped[found])
             else:
                 assert found is None  # control
-    differ = [k for k, (one, other) in enumerate(zip(*released.values(), strict=True), 1) if one != other]
+    differ = [
+        k for k, (one, other) in enumerate(zip(*released.values(), strict=True), 1) if one != other
+    ]
     assert first == differ[0] > 1
     page = call("step", tmp_path / "1.5", "--clip").stdout
     assert page.startswith(f"update {first} of 200")
@@ -146,7 +168,9 @@ def test_the_clip_binds_first_where_a_wider_one_releases_something_else(tmp_path
 
 
 def replayed_without(history, client, since, answers):
-    """The last model of a ledger whose rounds after `since` are means without the client: an independent way."""
+    """The last model of a ledger whose rounds after `since` are means without the client: an
+    independent way.
+    """
     ledger = Ledger.create(None, history.plan.header())
     for update in history.ledger.since(0, history.updates).each():
         scalar = update.scalar.astype(float)
@@ -160,7 +184,9 @@ def replayed_without(history, client, since, answers):
                 scalar = sum(weight * values for weight, values in others.values()) / total
                 # the clients' pairs are joined: the client's own have a weight of 0
                 if len(scalar) < len(update):
-                    scalar = np.concatenate([(w if c in others else 0) / total * v for c, (w, v) in everyone])
+                    scalar = np.concatenate(
+                        [(w if c in others else 0) / total * v for c, (w, v) in everyone]
+                    )
         ledger.append(
             party=int(update.party[0]), read=int(update.read[0]), lr=float(update.lr[0]), step=update.step,
             perturbation=update.perturbation, seed=update.seed, scalar=scalar.astype(np.float32),
@@ -183,7 +209,9 @@ SHAPED = ("method.direction=rank_one", GROUPS)
         ("schedules", 11, ()), ("secret", 0, ()), ("asynchronous", 11, ()),
     ],
 )  # fmt: skip
-def test_a_run_without_a_client_is_the_replay_of_the_ledger_without_it(kind, since, changes, tmp_path):
+def test_a_run_without_a_client_is_the_replay_of_the_ledger_without_it(
+    kind, since, changes, tmp_path
+):
     scenarios.run(small_horizontal.small(kind, *changes), tmp_path / "run")
     with open_history(tmp_path / "run") as history:
         found, whole = what_if(history, since), history.model(MODEL, 24).astype(float)
@@ -206,7 +234,9 @@ def test_a_vertical_run_without_a_client_keeps_its_model_of_then(split):
 
 
 def test_the_clients_of_a_round_push_by_their_shares(tmp_path):
-    scenarios.run(small_horizontal.small("decomfl", "method.cohort=1", "method.momentum=0"), tmp_path / "run")
+    scenarios.run(
+        small_horizontal.small("decomfl", "method.cohort=1", "method.momentum=0"), tmp_path / "run"
+    )
     with open_history(tmp_path / "run") as history:
         (pushed,) = what_if(history).pushes(7).values()
         assert pushed == pytest.approx(history.moment(7).moved[MODEL], rel=1e-4)
@@ -219,8 +249,12 @@ def test_a_push_leaves_out_the_momentum_of_earlier_updates(tmp_path):
         x = [history.model(MODEL, update).astype(float) for update in range(10)]
         for update in range(2, 10):
             (pushed,) = what_if(history).pushes(update).values()
-            carried = 0.5 * (x[update - 1] - x[update - 2])  # v <- βv + (1-β)g of one step an update
-            assert pushed == pytest.approx(np.linalg.norm(x[update] - x[update - 1] - carried), rel=1e-4)
+            carried = 0.5 * (
+                x[update - 1] - x[update - 2]
+            )  # v <- βv + (1-β)g of one step an update
+            assert pushed == pytest.approx(
+                np.linalg.norm(x[update] - x[update - 1] - carried), rel=1e-4
+            )
             assert pushed != pytest.approx(history.moment(update).moved[MODEL], rel=1e-2)  # control
 
 
@@ -228,7 +262,10 @@ def test_a_poisoner_among_a_hundred_clients_is_ranked_first(tmp_path):
     for seed in range(4):
         assert ranked(seed, tmp_path / f"{seed}", poisoned=True)[0] == 0
     # control: the same clients with right labels are not
-    assert sum(ranked(seed, tmp_path / f"right {seed}", poisoned=False)[0] == 0 for seed in range(3)) <= 1
+    assert (
+        sum(ranked(seed, tmp_path / f"right {seed}", poisoned=False)[0] == 0 for seed in range(3))
+        <= 1
+    )
 
 
 def test_what_cannot_be_told_is_refused(shared, tmp_path):
@@ -267,9 +304,16 @@ def test_a_round_in_which_each_silo_releases_a_sum_is_one_update(tmp_path):
             moment = history.moment(update)
             assert moment.clients == (0, 1, 2, 3, 4)
             assert moment.evaluated[0] == update
-            assert moment.epsilon[0] == max(row["external"] for row in spent if row["round"] <= update)
-    assert f"accuracy {percent(moment.evaluated[1])} after update 4" in call("step", tmp_path / "run").stdout
-    assert "not linear in its clients' scalars (noise" in complaint(call("step", tmp_path / "run", "--rank"))
+            assert moment.epsilon[0] == max(
+                row["external"] for row in spent if row["round"] <= update
+            )
+    assert (
+        f"accuracy {percent(moment.evaluated[1])} after update 4"
+        in call("step", tmp_path / "run").stdout
+    )
+    assert "not linear in its clients' scalars (noise" in complaint(
+        call("step", tmp_path / "run", "--rank")
+    )
 
 
 def test_a_run_without_an_end_says_that_rows_may_be_missing(shared, tmp_path):

@@ -11,7 +11,9 @@ from raydpzv.experiment.prepare import prepare
 from raydpzv.experiment.rebuild import rebuild
 from raydpzv.keys import Key
 
-library = pytest.importorskip("transformers", reason="the extra raydpzv[transformers] is not installed")
+library = pytest.importorskip(
+    "transformers", reason="the extra raydpzv[transformers] is not installed"
+)
 
 DRAW = (Key(0) / "architectures").generator()
 Y = DRAW.integers(0, 2, 40)
@@ -45,7 +47,8 @@ MODELS = {
     "bert": made("Bert", "BertConfig", **SMALL, **TEXT, **WIDE),
     "opt": made("OPT", "OPTConfig", **SMALL, **TEXT, ffn_dim=64, word_embed_proj_dim=32),
     "gpt2": made(
-        *("GPT2", "GPT2Config"),
+        "GPT2",
+        "GPT2Config",
         vocab_size=50,
         n_embd=32,
         n_layer=2,
@@ -57,10 +60,13 @@ MODELS = {
         eos_token_id=1,
     ),
     "llama": made("Llama", "LlamaConfig", **SMALL, **TEXT, **WIDE),
-    "qwen3": made("Qwen3", "Qwen3Config", **SMALL, **TEXT, **WIDE, num_key_value_heads=2, head_dim=16),
+    "qwen3": made(
+        "Qwen3", "Qwen3Config", **SMALL, **TEXT, **WIDE, num_key_value_heads=2, head_dim=16
+    ),
     "vit": made("ViT", "ViTConfig", **SMALL, **WIDE, image_size=16, patch_size=8),
     "resnet": made(
-        *("ResNet", "ResNetConfig"),
+        "ResNet",
+        "ResNetConfig",
         embedding_size=16,
         hidden_sizes=[16, 32],
         depths=[1, 1],
@@ -77,7 +83,7 @@ def test_an_architecture_learns_and_replays(tmp_path, name, given):
     with torch.random.fork_rng():
         own = MODELS[name]().state_dict() if given else None
     scenario = raydpzv.horizontal(
-        *(MODELS[name], (x, Y)), clients=4, cohort=4, updates=20, lr=0.01, classes=[0, 1], weights=own
+        MODELS[name], (x, Y), clients=4, cohort=4, updates=20, lr=0.01, classes=[0, 1], weights=own
     )
     run = raydpzv.run(scenario, out=tmp_path / "run")
     if own is not None:
@@ -105,6 +111,7 @@ def test_statistics_over_the_batch_are_refused_by_their_layers_name():
 
     scenario = raydpzv.horizontal(unfrozen, (IMAGES, Y), clients=4, cohort=4, updates=2)
     with pytest.raises(
-        InputError, match=r'"model.resnet.embedder.embedder.normalization" is a BatchNorm .*GroupNorm'
+        InputError,
+        match=r'"model.resnet.embedder.embedder.normalization" is a BatchNorm .*GroupNorm',
     ):
         raydpzv.run(scenario)

@@ -1,7 +1,8 @@
-"""Two raw files that differ by one legal change of one record, from file to query, by all readers and modes.
+"""Two raw files that differ by one legal change of one record, from file to query, by all readers
+and modes.
 
-With the same releases everything but the query is equal bit for bit, and the query moves by no more than the account
-says. Controls read off the table what is public, and must show.
+With the same releases everything but the query is equal bit for bit, and the query moves by no more
+than the account says. Controls read off the table what is public, and must show.
 """
 
 from collections.abc import Callable
@@ -48,17 +49,23 @@ from tests.helpers.two_tables import Seen, seen
 
 
 def pairs(readers, *tables):
-    """Return the first reader with every mode, and each other one with two in turn, of which one protects labels.
+    """Return the first reader with every mode, and each other one with two in turn, of which one
+    protects labels.
 
     A reader ends where arrays begin, and a mode begins there: neither knows the other.
     """
     first, *others = readers
-    for_arrays = [(method, mode) for table in tables for method, modes in table.items() for mode in modes]
+    for_arrays = [
+        (method, mode) for table in tables for method, modes in table.items() for mode in modes
+    ]
     found = [(first, *mode) for mode in for_arrays]
     for n, reader in enumerate(others):
         able = [mode for mode in for_arrays if mode[0] in MODES or not DATA_SOURCES[reader].tokens]
         whole = [mode for mode in able if mode[1] not in BY_CLIENT]
-        found += [(reader, *whole[n % len(whole)]), (reader, *able[(n + len(able) // 2) % len(able)])]
+        found += [
+            (reader, *whole[n % len(whole)]),
+            (reader, *able[(n + len(able) // 2) % len(able)]),
+        ]
     return [pytest.param(*case, id="-".join(case)) for case in found]
 
 
@@ -85,8 +92,12 @@ def test_every_reader_and_method_has_a_line_or_a_reason():
 
 
 @pytest.mark.parametrize(("reader", "method", "mode"), VERTICAL)
-def test_everything_but_the_query_is_equal_and_the_query_moves_as_stated(tmp_path, reader, method, mode):
-    files = {change: tmp_path / (change or "as it is") for change in ("", *READERS[reader].changes())}
+def test_everything_but_the_query_is_equal_and_the_query_moves_as_stated(
+    tmp_path, reader, method, mode
+):
+    files = {
+        change: tmp_path / (change or "as it is") for change in ("", *READERS[reader].changes())
+    }
     for folder in files.values():
         folder.mkdir()
     paths = {change: READERS[reader].write(folder, change) for change, folder in files.items()}
@@ -109,11 +120,14 @@ def differences(first: Seen, other: Seen, mode: str) -> list[str]:
     """Return what differs beside queries: what is public, and what belongs to other records."""
     skipped = {"digest"} if mode in IN_THE_OPEN else set()
     found = [
-        name for name in first.public if name not in skipped and first.public[name] != other.public[name]
+        name
+        for name in first.public
+        if name not in skipped and first.public[name] != other.public[name]
     ]
     row = row_of(first)
     pairs = [
-        (a.x_train, b.x_train) for a, b in zip(first.prepared.clients, other.prepared.clients, strict=True)
+        (a.x_train, b.x_train)
+        for a, b in zip(first.prepared.clients, other.prepared.clients, strict=True)
     ]
     pairs += [(first.prepared.server.y_train, other.prepared.server.y_train)]
     same = all(np.array_equal(np.delete(a, row, 0), np.delete(b, row, 0)) for a, b in pairs)
@@ -127,7 +141,9 @@ def row_of(run: Seen) -> int:
 
 
 def checked_moves(first: Seen, other: Seen, mode: str) -> float:
-    """Return the largest move of a query in units of its limit, having seen that only the record's own moved."""
+    """Return the largest move of a query in units of its limit, having seen that only the record's
+    own moved.
+    """
     row, largest, without = row_of(first), 0.0, 0
     for address, query in first.tape.queries.items():
         moved = other.tape.queries[address] - query
@@ -172,7 +188,9 @@ READ_OFF = [
 
 
 @pytest.mark.parametrize(("reader", "read"), READ_OFF)
-def test_control_a_list_that_is_read_off_the_table_is_found_out(tmp_path, monkeypatch, reader, read):
+def test_control_a_list_that_is_read_off_the_table_is_found_out(
+    tmp_path, monkeypatch, reader, read
+):
     """The modes refuse such runs, or say that nothing is proved; here that is taken away."""
     monkeypatch.setattr("raydpzv.config.public_lists.read_off", lambda data, goal: ())
     change = {"classes": "new label", "categories": "new category"}[read]
@@ -190,20 +208,27 @@ def test_control_a_list_that_is_read_off_the_table_is_found_out(tmp_path, monkey
     known = {"classes": "classes", "categories": "widths"}[read]
     assert first.public[known] != other.public[known]
     row = row_of(first)
-    hidden = [a for a, rows in first.tape.rows.items() if a in first.tape.queries and row not in rows]
+    hidden = [
+        a for a, rows in first.tape.rows.items() if a in first.tape.queries and row not in rows
+    ]
     moved = [a for a in hidden if not np.array_equal(first.tape.queries[a], other.tape.queries[a])]
     assert len(moved) > len(hidden) / 2 > 5
 
 
 @pytest.mark.parametrize("read", ["off the table", "from a list"])
-def test_two_rare_labels_are_told_apart_where_classes_are_read_off_the_table(tmp_path, monkeypatch, read):
+def test_two_rare_labels_are_told_apart_where_classes_are_read_off_the_table(
+    tmp_path, monkeypatch, read
+):
     """Row 3 has a label that nobody else has, sorted before all others or after them."""
     runs: list[Seen] = []
     if read == "off the table":
         monkeypatch.setattr("raydpzv.config.public_lists.read_off", lambda data, goal: ())
     for rare in (STRANGE, "zzz"):
         path = write_table(
-            raw().with_row(CHANGED, labels=rare), tmp_path / f"{rare}.csv", "time", *raw_tables.OWNERS
+            raw().with_row(CHANGED, labels=rare),
+            tmp_path / f"{rare}.csv",
+            "time",
+            *raw_tables.OWNERS,
         )
         spec = spec_of("csv", "dpzv", "frozen", path)
         if read == "off the table":
@@ -213,9 +238,13 @@ def test_two_rare_labels_are_told_apart_where_classes_are_read_off_the_table(tmp
         runs.append(seen(spec, *runs))
     first, other = runs
     differ = [
-        a for a, query in first.tape.queries.items() if not np.array_equal(query, other.tape.queries[a])
+        a
+        for a, query in first.tape.queries.items()
+        if not np.array_equal(query, other.tape.queries[a])
     ]
-    others = np.delete(first.prepared.server.y_train != other.prepared.server.y_train, row_of(first))
+    others = np.delete(
+        first.prepared.server.y_train != other.prepared.server.y_train, row_of(first)
+    )
     if read == "off the table":
         assert others.all()
         assert len(differ) > len(first.tape.queries) / 2
@@ -235,9 +264,14 @@ def test_without_a_public_list_of_classes_nothing_is_proved(tmp_path, reader, me
         given = [*own, *given, *source.vertical]
     else:
         own = USER_MODES[method][mode]
-        scenario, given = "digits_users", [f"method={{name='{method}'}}", *USERS, *given, *source.users, *own]
+        scenario, given = (
+            "digits_users",
+            [f"method={{name='{method}'}}", *USERS, *given, *source.users, *own],
+        )
     if scenario in ("digits_private", "digits_server"):
-        with pytest.raises(SpecError, match=r"data\.classes: classes are numbered by the labels that occur"):
+        with pytest.raises(
+            SpecError, match=r"data\.classes: classes are numbered by the labels that occur"
+        ):
             scenarios.load(scenario, given)
         return
     found = planned_privacy(scenarios.load(scenario, given))
@@ -245,12 +279,16 @@ def test_without_a_public_list_of_classes_nothing_is_proved(tmp_path, reader, me
     assert any("set data.classes" in clause for clause in found.missing_premises())
 
 
-# Two raw files that differ in what one user has: readers x modes x methods that protect users, from file to query.
+# Two raw files that differ in what one user has: readers x modes x methods that protect users, from
+# file to query.
 #
-# With the same releases everything but the query is equal bit for bit, and sums move by no more than the account says.
+# With the same releases everything but the query is equal bit for bit, and sums move by no more
+# than the account says.
 
 MOVING = ("one silo", "only record")
-"""Changes that move records to another silo. Rows count a silo's users, which stays with the operator."""
+"""Changes that move records to another silo. Rows count a silo's users, which stays with the
+operator.
+"""
 
 
 @pytest.mark.parametrize(("reader", "method", "mode"), pairs(OWNERS_OF, USER_MODES))
@@ -266,10 +304,13 @@ def test_a_user_moves_sums_as_stated_and_nothing_else(tmp_path, reader, method, 
         (tmp_path / change).mkdir()
         if method == "uldp_group" and change in MOVING:
             assert any(
-                "How many records each silo uses is public" in c["note"] for c in first.public["claims"]
+                "How many records each silo uses is public" in c["note"]
+                for c in first.public["claims"]
             )
             continue
-        other = seen(user_spec(reader, method, mode, source.write(tmp_path / change, change)), first)
+        other = seen(
+            user_spec(reader, method, mode, source.write(tmp_path / change, change)), first
+        )
         different = {name for name in first.public if first.public[name] != other.public[name]}
         assert different <= ({"digest"} if change in MOVING else set()), change
         largest = max(largest, moved_by(first, other, user, method))
@@ -277,7 +318,9 @@ def test_a_user_moves_sums_as_stated_and_nothing_else(tmp_path, reader, method, 
 
 
 def moved_by(first: Seen, other: Seen, user: int, method: str) -> float:
-    """Return the largest move of a release by one user in units of its limit, other silos' queries being equal."""
+    """Return the largest move of a release by one user in units of its limit, other silos' queries
+    being equal.
+    """
     releases: dict[tuple[int, ...], list[np.ndarray]] = {}
     silos = {
         silo
@@ -300,7 +343,9 @@ def moved_by(first: Seen, other: Seen, user: int, method: str) -> float:
 
 
 _FIRST = {method: dict([next(iter(modes.items()))]) for method, modes in USER_MODES.items()}
-_WITHOUT_OWNERS = [name for name in READERS if name not in OWNERS_OF and not DATA_SOURCES[name].tokens]
+_WITHOUT_OWNERS = [
+    name for name in READERS if name not in OWNERS_OF and not DATA_SOURCES[name].tokens
+]
 DRAWN = [
     case
     for case in pairs(_WITHOUT_OWNERS, _FIRST)
@@ -310,7 +355,9 @@ DRAWN = [
 
 
 @pytest.mark.parametrize(("reader", "method", "mode"), DRAWN)
-def test_a_record_of_a_drawn_user_moves_sums_as_stated_and_nothing_else(tmp_path, reader, method, mode):
+def test_a_record_of_a_drawn_user_moves_sums_as_stated_and_nothing_else(
+    tmp_path, reader, method, mode
+):
     source, largest = READERS[reader], 0.0
     (tmp_path / "one").mkdir()
     spec = user_spec(reader, method, mode, source.write(tmp_path / "one", ""))
@@ -318,8 +365,12 @@ def test_a_record_of_a_drawn_user_moves_sums_as_stated_and_nothing_else(tmp_path
     first = seen(spec)
     for change in source.changes():
         (tmp_path / change).mkdir()
-        other = seen(user_spec(reader, method, mode, source.write(tmp_path / change, change)), first)
-        assert [name for name in first.public if first.public[name] != other.public[name]] == [], change
+        other = seen(
+            user_spec(reader, method, mode, source.write(tmp_path / change, change)), first
+        )
+        assert [name for name in first.public if first.public[name] != other.public[name]] == [], (
+            change
+        )
         largest = max(largest, moved_by(first, other, owner_of_changed(first), method))
     assert largest > 0
 
@@ -333,7 +384,9 @@ def owner_of_changed(run: Seen) -> int:
 
 
 def kept(prepared: Any, keeps: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Any:
-    """Return the same with the pairs (silos, users) alone that are kept; U and all others' records stay."""
+    """Return the same with the pairs (silos, users) alone that are kept; U and all others' records
+    stay.
+    """
     held = prepared.parts
     counts = np.diff(held.offsets)
     silos = np.repeat(np.arange(held.clients), np.diff(held.starts))
@@ -350,7 +403,8 @@ def kept(prepared: Any, keeps: Callable[[np.ndarray, np.ndarray], np.ndarray]) -
 
 @pytest.mark.parametrize("user", [0, USERS_OF_FILES - 1], ids=["a user", "a user's only record"])
 @pytest.mark.parametrize(
-    ("method", "mode"), [(m, mode) for m in USER_MODES for mode in USER_MODES[m] if m != "uldp_group"]
+    ("method", "mode"),
+    [(m, mode) for m in USER_MODES for mode in USER_MODES[m] if m != "uldp_group"],
 )
 def test_a_user_whose_terms_are_zero_moves_sums_half_as_far(tmp_path, method, mode, user):
     """Of uldp_group the numbers of records are public, so that no record is taken away."""
@@ -367,7 +421,9 @@ def test_others_records_of_a_user_move_the_sum_beside_a_silo_by_up_to_twice_the_
     first, norms = seen(spec), []
     for user in range(USERS_OF_FILES - 1):
         for silo in range(3):
-            alone = partial(kept, keeps=lambda s, u, user=user, silo=silo: (u != user) | (s == silo))
+            alone = partial(
+                kept, keeps=lambda s, u, user=user, silo=silo: (u != user) | (s == silo)
+            )
             other = seen(spec, first, alone)
             moved = sum(
                 other.tape.queries[address] - query
@@ -379,10 +435,14 @@ def test_others_records_of_a_user_move_the_sum_beside_a_silo_by_up_to_twice_the_
 
 
 def test_a_file_without_a_record_of_a_silo_is_refused(tmp_path):
-    """That each silo has records is public; a change that empties one is none that a proof speaks of."""
+    """That each silo has records is public; a change that empties one is none that a proof speaks
+    of.
+    """
     found = raw()
     path = write_table(
-        replace(found, silos=np.where(found.silos == 1, 2, found.silos)), tmp_path / "own.csv", "time"
+        replace(found, silos=np.where(found.silos == 1, 2, found.silos)),
+        tmp_path / "own.csv",
+        "time",
     )
     with pytest.raises(SpecError, match=r"split\.clients: wanted 2, the silos of the data, got 3"):
         prepare(user_spec("csv", "uldp_sgd", "records", path))

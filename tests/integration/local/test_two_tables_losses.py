@@ -1,4 +1,5 @@
-"""Two raw files that differ in one record, under losses that no bound of cross-entropy holds for, from file to query.
+"""Two raw files that differ in one record, under losses that no bound of cross-entropy holds for,
+from file to query.
 
 Labels are numbers, and a record's may be as large as it likes: only clips bound what it moves.
 """
@@ -17,7 +18,12 @@ from raydpzv.registry import LOSSES as LOSS_NAMES
 from tests.helpers.proved_modes import BY_CLIENT, MODES, USER_MODES, USERS
 from tests.helpers.raw_tables import CHANGED, NUMBERS, ROWS, raw
 from tests.helpers.two_tables import seen
-from tests.integration.local.test_two_tables import checked_moves, differences, moved_by, owner_of_changed
+from tests.integration.local.test_two_tables import (
+    checked_moves,
+    differences,
+    moved_by,
+    owner_of_changed,
+)
 
 HERE = "tests.integration.local.test_two_tables_losses"
 TRUSTED = "privacy.trust=loss"
@@ -70,7 +76,9 @@ def given(path, loss):
 
 def vertical(path, loss, method, mode):
     scenario, settings = MODES[method][mode]
-    return scenarios.load(scenario, [*settings, *given(path, loss), "split.how=columns", "model.embedding=2"])
+    return scenarios.load(
+        scenario, [*settings, *given(path, loss), "split.how=columns", "model.embedding=2"]
+    )
 
 
 @pytest.mark.parametrize(("loss", "method", "mode"), VERTICAL)
@@ -87,10 +95,14 @@ def test_a_label_of_any_size_moves_its_own_query_within_the_clip(tmp_path, loss,
 
 
 def test_control_a_loss_that_mixes_records_moves_further(tmp_path, monkeypatch):
-    monkeypatch.setitem(LOSSES, "turned", (f"model.loss={HERE}:turned", "model.targets=numbers", TRUSTED))
+    monkeypatch.setitem(
+        LOSSES, "turned", (f"model.loss={HERE}:turned", "model.targets=numbers", TRUSTED)
+    )
     spec = vertical(written(tmp_path / "one", "turned"), "turned", "dpzv", "frozen")
     first = seen(spec)
-    other = seen(vertical(written(tmp_path / "label", "turned", "label"), "turned", "dpzv", "frozen"), first)
+    other = seen(
+        vertical(written(tmp_path / "label", "turned", "label"), "turned", "dpzv", "frozen"), first
+    )
     with pytest.raises(AssertionError):
         checked_moves(first, other, "frozen")
 
@@ -116,10 +128,14 @@ def test_an_own_loss_proves_nothing_until_its_targets_are_stated(tmp_path):
     path = written(tmp_path / "one", "own")
     scenario, settings = MODES["dpzv"]["frozen"]
     settings = [*settings, *given(path, "own"), "split.how=columns", "model.embedding=2"]
-    with pytest.raises(SpecError, match=r"model.targets: whether labels are classes or numbers is read off"):
+    with pytest.raises(
+        SpecError, match=r"model.targets: whether labels are classes or numbers is read off"
+    ):
         scenarios.load(scenario, [s for s in settings if not s.startswith("model.targets")])
     plan = planned_privacy(scenarios.load(scenario, settings))
-    assert any("your own loss gives each record a value of its own" in clause for clause in plan.caveats())
+    assert any(
+        "your own loss gives each record a value of its own" in clause for clause in plan.caveats()
+    )
 
 
 def of_users(path, loss, *more):

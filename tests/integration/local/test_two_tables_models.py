@@ -1,4 +1,5 @@
-"""Two raw files that differ in one record, under models of a user's own that mix or remember rare records alone.
+"""Two raw files that differ in one record, under models of a user's own that mix or remember rare
+records alone.
 
 The check before a run sees usual records and finds nothing, so only the user can state the premise.
 """
@@ -19,7 +20,11 @@ HERE = "tests.integration.local.test_two_tables_models"
 TRUSTED = "privacy.trust=model"
 OWN = {
     "bottom": (f"model.bottom={HERE}:bottom", "model.options={{kind='{kind}'}}"),
-    "head": ("model.bottom=linear", f"model.head={HERE}:head", "model.head_options={{kind='{kind}'}}"),
+    "head": (
+        "model.bottom=linear",
+        f"model.head={HERE}:head",
+        "model.head_options={{kind='{kind}'}}",
+    ),
 }
 USER = 0
 LARGE = 20
@@ -77,7 +82,9 @@ def vertical(path, part, kind, method, mode, *stated):
     # seed: the record is not among those checked
     own = ["seed=2", *(text.format(kind=kind) for text in OWN[part])]
     source = READERS["csv"]
-    return scenarios.load(scenario, [*settings, *source.given(path), *source.vertical, *own, *stated])
+    return scenarios.load(
+        scenario, [*settings, *source.given(path), *source.vertical, *own, *stated]
+    )
 
 
 @pytest.mark.parametrize(("part", "method", "mode"), [
@@ -86,11 +93,15 @@ def vertical(path, part, kind, method, mode, *stated):
 ])  # fmt: skip
 def test_only_a_model_of_single_records_keeps_a_query_within_the_clip(tmp_path, part, method, mode):
     one = written(tmp_path / "one", *OWNERS)
-    other = written(tmp_path / "other", *OWNERS, change=lambda table: table.with_row(CHANGED, x=50 * LARGE))
+    other = written(
+        tmp_path / "other", *OWNERS, change=lambda table: table.with_row(CHANGED, x=50 * LARGE)
+    )
     for kind in KINDS:
         if (kind, mode) == ("Remembering", "dp_sgd"):
             continue  # vmap refuses what remembers
-        first = seen(vertical(one, part, kind, method, mode, TRUSTED))  # usual records reveal nothing
+        first = seen(
+            vertical(one, part, kind, method, mode, TRUSTED)
+        )  # usual records reveal nothing
         changed = seen(vertical(other, part, kind, method, mode, TRUSTED), first)
         if kind == "Plain":
             assert differences(first, changed, mode) == []
@@ -124,7 +135,9 @@ def test_a_model_may_mix_a_users_own_records_and_remember_none(tmp_path, method)
 def test_nothing_is_proved_of_records_until_the_model_is_stated_to_mix_none(tmp_path):
     path = written(tmp_path / "one", *OWNERS)
     for part in OWN:
-        with pytest.raises(SpecError, match=r"proves nothing here: your own model .*trust = \[.model.\]"):
+        with pytest.raises(
+            SpecError, match=r"proves nothing here: your own model .*trust = \[.model.\]"
+        ):
             planned_privacy(vertical(path, part, "Plain", "dpzv", "joint"))
     plan = planned_privacy(vertical(path, "bottom", "Plain", "dpzv", "paper"))
     assert 'privacy.trust = ["model"] states that it does not' in plan.verdict().text
@@ -137,7 +150,8 @@ def test_nothing_is_proved_of_users_until_the_model_is_stated_to_remember_none(t
     assert 'privacy.trust = ["model"] states that it does not' in plan.verdict().text
     assert not any(claim.holds for claim in plan.claims())
     assert any(
-        claim.holds for claim in planned_privacy(of_users(path, "Plain", "uldp_avg", TRUSTED)).claims()
+        claim.holds
+        for claim in planned_privacy(of_users(path, "Plain", "uldp_avg", TRUSTED)).claims()
     )
 
 

@@ -10,7 +10,12 @@ from raydpzv.config.toml import as_tree, changed
 from raydpzv.data.users import Known, share_users
 from raydpzv.keys import Key
 from raydpzv.settings.sections_horizontal import UsersSection
-from tests.helpers.dataset_files import write_creditcard, write_heart_disease, write_mnist, write_tcga_brca
+from tests.helpers.dataset_files import (
+    write_creditcard,
+    write_heart_disease,
+    write_mnist,
+    write_tcga_brca,
+)
 
 WRITE = {
     "creditcard": write_creditcard,
@@ -19,7 +24,9 @@ WRITE = {
     "brca": write_tcga_brca,
 }
 SILOS = {"creditcard": [4917] * 5, "mnist": [12_000] * 5, "heart": [199, 172, 30, 85]}
-"""Training records of the real data's silos; of Creditcard and MNIST, whose users decide, their mean."""
+"""Training records of the real data's silos; of Creditcard and MNIST, whose users decide, their
+mean.
+"""
 FEW = ("budget.updates=1", "evaluate.every=1", "users.count=12")
 SMALLER = {"local_epochs": 1, "local_steps": 2, "rate": 1.0}
 """One step of GROUP on all records: ε has a closed form."""
@@ -64,7 +71,11 @@ def test_settings_are_the_papers(name):
             )
             assert method.server_lr == 1
             continue
-        assert (spec.privacy.mode, spec.privacy.multiplier, spec.privacy.delta) == ("user", 5.0, 1e-5)
+        assert (spec.privacy.mode, spec.privacy.multiplier, spec.privacy.delta) == (
+            "user",
+            5.0,
+            1e-5,
+        )
         assert line.label.endswith(", σ = 5")
         if method.name in AVG:
             assert method.server_lr * spec.split.clients == pytest.approx(global_lr)
@@ -78,7 +89,9 @@ def test_settings_are_the_papers(name):
 
 @pytest.mark.parametrize("name", [name for name in PRINTED if "uldp_group" in PRINTED[name][2]])
 def test_groups_batches_are_the_papers_on_as_many_records(name):
-    """Records of a step of a silo of mean size, under zipf: the batch, or all where a silo has fewer."""
+    """Records of a step of a silo of mean size, under zipf: the batch, or all where a silo has
+    fewer.
+    """
     batch, data = PRINTED[name][-1], name.partition("_")[0]
     found = [line.spec for line in lines(name) if line.spec.method.name == "uldp_group"]
     assert {spec.method.group for spec in found} == {"max", "median", 2, 8}
@@ -92,7 +105,9 @@ def test_groups_batches_are_the_papers_on_as_many_records(name):
         assert spec.method.rate == pytest.approx(min(1.0, batch / used), rel=0.05), group
 
 
-@pytest.mark.parametrize("name", ["creditcard_field", "mnist_users_field", "heart_field", "brca_field"])
+@pytest.mark.parametrize(
+    "name", ["creditcard_field", "mnist_users_field", "heart_field", "brca_field"]
+)
 @pytest.mark.parametrize("panel", ["zipf", "uniform"])
 def test_every_line_of_a_figure_runs(name, panel, tmp_path):
     """Zipf: every line. Uniform: the last, since nothing but who holds what differs."""

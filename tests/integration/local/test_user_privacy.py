@@ -19,9 +19,18 @@ from raydpzv.privacy.users import UserReleasePlan
 from tests.helpers.kills import Killed
 
 BASE = (
-    *("data.train_rows=120", "data.test_rows=30", "evaluate.every=50", "model.kind=logistic"),
-    *("data.scale=public", "data.centre=0.3", "data.spread=0.3", "data.split=plain"),
-    *("split.how=users", "split.clients=3", "users.count=10", "budget.updates=4"),
+    "data.train_rows=120",
+    "data.test_rows=30",
+    "evaluate.every=50",
+    "model.kind=logistic",
+    "data.scale=public",
+    "data.centre=0.3",
+    "data.spread=0.3",
+    "data.split=plain",
+    "split.how=users",
+    "split.clients=3",
+    "users.count=10",
+    "budget.updates=4",
 )
 PRIVATE = ("privacy.mode=user", "privacy.delta=1e-3", "privacy.clip=0.1")
 NOISE = (*PRIVATE, "privacy.multiplier=5.0")
@@ -36,7 +45,9 @@ METHODS = {
 
 
 def scenario(name: str, *overrides: str) -> Any:
-    return raydpzv.load("digits_decomfl", [f"method.name={name}", *BASE, *METHODS[name], *overrides])
+    return raydpzv.load(
+        "digits_decomfl", [f"method.name={name}", *BASE, *METHODS[name], *overrides]
+    )
 
 
 def made(name: str, *overrides: str) -> raydpzv.Run:
@@ -44,13 +55,19 @@ def made(name: str, *overrides: str) -> raydpzv.Run:
 
 
 def stated(run: raydpzv.Run, adversary: str, relation: str = "add_remove") -> float:
-    (found,) = [c for c in run.summary["epsilon"] if (c["adversary"], c["relation"]) == (adversary, relation)]
+    (found,) = [
+        c
+        for c in run.summary["epsilon"]
+        if (c["adversary"], c["relation"]) == (adversary, relation)
+    ]
     return float(found["epsilon"])
 
 
 @pytest.fixture
 def coarse(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A coarser grid for mixtures of Gaussians: what agrees on it agrees on the usual one, which is slow."""
+    """A coarser grid for mixtures of Gaussians: what agrees on it agrees on the usual one, which is
+    slow.
+    """
     monkeypatch.setattr(group_accountant, "_POINTS", 2000)
 
 
@@ -74,7 +91,9 @@ def test_seeded_noise_repeats_and_proves_nothing() -> None:
     one, two = (made("uldp_sgd", *NOISE, "privacy.noise=seeded") for _ in range(2))
     assert one.summary["digest"] == two.summary["digest"]
     assert not one.summary["private"]
-    assert one.summary["model_digest"] != made("uldp_sgd", "privacy.clip=0.1").summary["model_digest"]
+    assert (
+        one.summary["model_digest"] != made("uldp_sgd", "privacy.clip=0.1").summary["model_digest"]
+    )
 
 
 @pytest.mark.parametrize("changed", [("privacy.clip=0.05",), ("privacy.multiplier=7.0",)])
@@ -161,12 +180,18 @@ def test_no_secret_of_the_coins_leaves_the_operators_file(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
-        (("method.name=fedavg", "privacy.clip=0.1"), "privacy: goes with methods that protect users"),
+        (
+            ("method.name=fedavg", "privacy.clip=0.1"),
+            "privacy: goes with methods that protect users",
+        ),
         (("method.name=fedavg", "budget.epsilon=1.0"), "budget.epsilon: goes with methods"),
         ((), "privacy.clip: wanted"),
         (("privacy.clip=0.1", "privacy.epsilon=1.0"), 'has no meaning with privacy.mode = "none"'),
         (("privacy.clip=0.1", "budget.epsilon=1.0"), 'has no meaning with privacy.mode = "none"'),
-        (("privacy.mode=user", "privacy.delta=1e-5", "privacy.epsilon=1.0"), "privacy.clip: wanted"),
+        (
+            ("privacy.mode=user", "privacy.delta=1e-5", "privacy.epsilon=1.0"),
+            "privacy.clip: wanted",
+        ),
         (("privacy.mode=user", "privacy.clip=0.1", "privacy.epsilon=1.0"), "privacy.delta: wanted"),
         (PRIVATE, "got neither"),
         ((*NOISE, "privacy.epsilon=1.0"), "got both"),

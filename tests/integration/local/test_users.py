@@ -17,8 +17,14 @@ from raydpzv.records import metrics
 CATEGORY = 'data.categories=["patient"]'
 USERS = ("split.how=users", "users.count=20", "split.clients=3")
 COLUMNS = (
-    *("data.source=csv", "data.target=label", "split.how=users", "split.clients=3", "users.how=column"),
-    *("users.silos=column", 'users.columns=["patient", "hospital"]', "model.kind=logistic"),
+    "data.source=csv",
+    "data.target=label",
+    "split.how=users",
+    "split.clients=3",
+    "users.how=column",
+    "users.silos=column",
+    'users.columns=["patient", "hospital"]',
+    "model.kind=logistic",
 )
 
 
@@ -66,7 +72,11 @@ REFUSED = [
     ((*COLUMNS, 'users.columns=["patient", "label"]'), DataError, 'users.columns: "label"'),
     ((*COLUMNS, 'users.columns=["", "hospital"]', CATEGORY), SpecError, "name their user"),
     ((*COLUMNS, "split.clients=4"), SpecError, "split.clients: wanted 3"),
-    ((*USERS, 'users.columns=["a", "b"]'), SpecError, "users.columns: wanted a data set with named columns"),
+    (
+        (*USERS, 'users.columns=["a", "b"]'),
+        SpecError,
+        "users.columns: wanted a data set with named columns",
+    ),
     ((*USERS, "users.count=2000"), SpecError, "users.count: wanted at most 1437"),
     ((*USERS, "users.labels=11"), SpecError, "users.labels: wanted at most 10"),
     ((*USERS, "users.silos=main"), SpecError, "name their silo"),
@@ -75,7 +85,11 @@ REFUSED = [
     (("users.count=20",), SpecError, "goes with a table"),
     (("method.name=uldp_avg", "method.lr=0.1"), SpecError, "users: wanted with"),
     (("method.name=dpzv", *USERS), SpecError, "users: a table for horizontal methods"),
-    ((*USERS, "method.name=uldp_avg", "method.weights=record"), SpecError, "method.weights: wanted"),
+    (
+        (*USERS, "method.name=uldp_avg", "method.weights=record"),
+        SpecError,
+        "method.weights: wanted",
+    ),
     ((*USERS, "method.name=uldp_avg", "method.sampling=1.5"), SpecError, "method.sampling: wanted"),
     ((*USERS, "method.name=uldp_group", "method.group=0"), SpecError, "method.group"),
     ((*USERS, "method.name=uldp_group", "method.rate=0.0"), SpecError, "method.rate: wanted"),
@@ -97,7 +111,9 @@ def test_an_empty_cell_of_users_is_refused_with_its_row(table):
         prepared(*COLUMNS, f"data.file={table}")
 
 
-@pytest.mark.parametrize("layer", [nn.BatchNorm1d(10), nn.Dropout()], ids=lambda layer: type(layer).__name__)
+@pytest.mark.parametrize(
+    "layer", [nn.BatchNorm1d(10), nn.Dropout()], ids=lambda layer: type(layer).__name__
+)
 def test_layers_that_mix_users_are_refused_for_methods_that_protect_them(monkeypatch, layer):
     def mixing(shape, hidden, outputs):
         return nn.Sequential(nn.Flatten(), nn.Linear(64, 10), layer)
@@ -109,7 +125,8 @@ def test_layers_that_mix_users_are_refused_for_methods_that_protect_them(monkeyp
     assert prepared("method.name=fedavg", "method.lr=0.1", *model)
 
 
-# Staleness rows of many clients: sums over windows say what all rows say, and cost less than those of 16 clients.
+# Staleness rows of many clients: sums over windows say what all rows say, and cost less than those
+# of 16 clients.
 
 MANY = (
     "split.clients=64",
@@ -140,7 +157,9 @@ def test_sums_have_the_folds_of_all_rows_and_the_run_its_bits(whole):
 
 
 @pytest.mark.parametrize("until", [1, 40, 64, 100])
-def test_a_run_that_stopped_within_a_window_ends_with_the_same_digest(whole, until: int, tmp_path: Path):
+def test_a_run_that_stopped_within_a_window_ends_with_the_same_digest(
+    whole, until: int, tmp_path: Path
+):
     out = tmp_path / "run"
     assert run_local(prepare(loaded()), RunOptions(out, until=until)).summary["status"] == "stopped"
     prepared, folder, _ = continued(out)

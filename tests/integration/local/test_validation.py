@@ -6,13 +6,29 @@ from raydpzv.data.sources import Request
 from raydpzv.experiment.prepare import load_data, prepare
 from raydpzv.keys import Key
 
-SMALL = ("data.train_rows=200", "data.test_rows=60", "data.validation_fraction=0.25", "evaluate.every=6")
+SMALL = (
+    "data.train_rows=200",
+    "data.test_rows=60",
+    "data.validation_fraction=0.25",
+    "evaluate.every=6",
+)
 VERTICAL = (
-    *("method.name=sgd", "privacy.mode=none", "split.clients=2", "method.batch=16", "method.lr=0.5"),
-    *("model.bottom=linear", "model.head=linear", "budget.updates=24", "split.how=columns"),
+    "method.name=sgd",
+    "privacy.mode=none",
+    "split.clients=2",
+    "method.batch=16",
+    "method.lr=0.5",
+    "model.bottom=linear",
+    "model.head=linear",
+    "budget.updates=24",
+    "split.how=columns",
 )
 HORIZONTAL = (
-    *("method.name=fedavg", "model.kind=logistic", "split.clients=5", "method.cohort=5", "method.lr=0.5"),
+    "method.name=fedavg",
+    "model.kind=logistic",
+    "split.clients=5",
+    "method.cohort=5",
+    "method.lr=0.5",
     "budget.updates=12",
 )
 ENGINES = ("torch", "compiled")
@@ -34,13 +50,19 @@ def scores_of(spec, models, table):
     if "shared" in models:
         return linear(models["shared"], table.x.reshape(table.rows, -1))
     parts = prepare(spec).parts
-    embeddings = [linear(models[f"client {m}"], part.select(table.x)) for m, part in enumerate(parts)]
+    embeddings = [
+        linear(models[f"client {m}"], part.select(table.x)) for m, part in enumerate(parts)
+    ]
     return linear(models["server"], np.concatenate(embeddings, axis=1))
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize(("name", "overrides"), [("digits_dpzv", VERTICAL), ("digits_decomfl", HORIZONTAL)])
-def test_validation_rows_are_scored_beside_the_test_rows_and_choose_the_best_model(name, overrides, engine):
+@pytest.mark.parametrize(
+    ("name", "overrides"), [("digits_dpzv", VERTICAL), ("digits_decomfl", HORIZONTAL)]
+)
+def test_validation_rows_are_scored_beside_the_test_rows_and_choose_the_best_model(
+    name, overrides, engine
+):
     spec, done = run(name, overrides, engine)
     rows = done.rows("evaluation").to_pylist()
     assert [row["part"] for row in rows] == ["test", "validation"] * (len(rows) // 2)

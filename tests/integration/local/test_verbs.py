@@ -116,7 +116,10 @@ def test_a_run_that_ctrl_c_stopped_resumes_to_the_same_bits(tmp_path):
     assert (run.summary["status"], run.summary["updates"]) == ("done", 40)
     with pytest.raises(KeyboardInterrupt):
         raydpzv.run(plain(), tmp_path / "plain", callbacks=[Interrupting(11)])
-    assert raydpzv.resume(tmp_path / "plain").summary["digest"] == raydpzv.run(plain()).summary["digest"]
+    assert (
+        raydpzv.resume(tmp_path / "plain").summary["digest"]
+        == raydpzv.run(plain()).summary["digest"]
+    )
 
 
 def test_a_comparison_that_ctrl_c_stopped_is_continued_by_the_same_call(tmp_path):
@@ -136,7 +139,12 @@ def test_a_comparison_that_ctrl_c_stopped_is_continued_by_the_same_call(tmp_path
 
 @pytest.mark.parametrize(
     ("word", "meant"),
-    [("learning_rate", "lr"), ("batch_size", "batch"), ("epochs", "updates"), ("momentun", "momentum")],
+    [
+        ("learning_rate", "lr"),
+        ("batch_size", "batch"),
+        ("epochs", "updates"),
+        ("momentun", "momentum"),
+    ],
 )
 def test_words_of_other_libraries_are_understood(word, meant):
     with pytest.raises(SpecError, match=f'{word}: unknown setting. Did you mean "{meant}"'):

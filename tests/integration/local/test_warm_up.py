@@ -27,7 +27,11 @@ from raydpzv.zo.kernels import Kernel
 SHORT = ("budget.updates=12", "evaluate.every=6")
 VERTICAL: dict[str, tuple[str, ...]] = {
     "dpzv, sphere": ("digits_dpzv", "privacy.noise=seeded"),
-    "dpzv, signs, 3 directions": ("digits_dpzv", "method.direction=rademacher", "method.perturbations=3"),
+    "dpzv, signs, 3 directions": (
+        "digits_dpzv",
+        "method.direction=rademacher",
+        "method.perturbations=3",
+    ),
     "dpzv, no momentum, Poisson": ("digits_dpzv", "method.momentum=0", "method.batches=poisson"),
     "dpzv, zeroth-order head": ("digits_dpzv", "method.server=zo", "method.server_momentum=0.5"),
     "vafl": ("vafl",),
@@ -60,8 +64,12 @@ HORIZONTAL: dict[str, tuple[str, ...]] = {
     "decomfl, asynchronous": ("decomfl_async", *FEW, "clock.compute=0", "network.latency=0"),
     "decomfl, asynchronous, sphere, pulls": (
         "decomfl_async",
-        *(*FEW, "clock.compute=0", "network.latency=0", "method.direction=sphere"),
-        *("method.server_model=true", "method.pull_after=2"),
+        *FEW,
+        "clock.compute=0",
+        "network.latency=0",
+        "method.direction=sphere",
+        "method.server_model=true",
+        "method.pull_after=2",
     ),
     "mezo": ("digits_decomfl", *FEW, "split.clients=1", "method.name=mezo"),
     "feedsign": ("digits_decomfl", *ROUNDS, "method.name=feedsign"),
@@ -95,7 +103,9 @@ Called = set[tuple[Any, ...]]
 
 @pytest.fixture
 def called(monkeypatch: pytest.MonkeyPatch) -> Called:
-    """The kernels called, with what decides whether numba compiles another version: its types of the arguments."""
+    """The kernels called, with what decides whether numba compiles another version: its types of
+    the arguments.
+    """
     found: Called = set()
     call = Kernel.__call__
 
@@ -117,11 +127,15 @@ def test_every_kernel_of_a_vertical_run_is_called_before_it_begins(
     before = set(called)
     scenarios.run(spec)
     assert called == before
-    assert bool(before) == (engine == "compiled" or kind.startswith(("dpzv", "zoo_vfl")) or kind == "czofo")
+    assert bool(before) == (
+        engine == "compiled" or kind.startswith(("dpzv", "zoo_vfl")) or kind == "czofo"
+    )
 
 
 @pytest.mark.parametrize("kind", HORIZONTAL)
-def test_every_kernel_of_a_horizontal_run_is_called_before_it_begins(kind: str, called: Called) -> None:
+def test_every_kernel_of_a_horizontal_run_is_called_before_it_begins(
+    kind: str, called: Called
+) -> None:
     spec = horizontal(kind)
     run_horizontal.warm_up(prepare_horizontal(spec), "cpu")
     before = set(called)
@@ -140,7 +154,9 @@ def test_every_client_applies_two_answers_and_is_evaluated(
     experiment = prepare(vertical(kind))
     warm_up.warm_up(experiment, "cpu")
     (rows,) = drained
-    applied = [row["client"] for row in rows["service"].to_pylist() if not math.isnan(row["applied"])]
+    applied = [
+        row["client"] for row in rows["service"].to_pylist() if not math.isnan(row["applied"])
+    ]
     assert all(applied.count(m) >= 2 for m in range(len(experiment.clients)))
     assert rows["evaluation"].num_rows == 1
 
@@ -161,7 +177,9 @@ def test_the_parties_of_a_warm_up_see_neither_features_nor_labels_nor_releases_o
     assert (bare_server.noise.recorded, bare_server.noise.continues) == (None, False)
 
 
-def test_nothing_else_than_zeros_is_sent_through_the_clients_models(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_else_than_zeros_is_sent_through_the_clients_models(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     seen: list[torch.Tensor] = []
     experiment = prepare(vertical("dpzv, sphere", "model.engine=torch"))
     rows = experiment.clients[0].x_train.shape[1:]
@@ -178,7 +196,9 @@ def test_nothing_else_than_zeros_is_sent_through_the_clients_models(monkeypatch:
     assert not any(x.any() for x in seen)
 
 
-def test_nothing_else_than_zeros_is_sent_through_compiled_models(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_else_than_zeros_is_sent_through_compiled_models(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     seen: list[np.ndarray] = []
     call = Kernel.__call__
 
@@ -198,7 +218,9 @@ def _global_randomness() -> tuple[Any, ...]:
     return torch.get_rng_state().tolist(), random.getstate(), str(np.random.get_state())  # noqa: NPY002
 
 
-@pytest.mark.parametrize("kind", ["dpzv, sphere", "dpzv, zeroth-order head", "vafl, queries", "sgd"])
+@pytest.mark.parametrize(
+    "kind", ["dpzv, sphere", "dpzv, zeroth-order head", "vafl, queries", "sgd"]
+)
 def test_a_vertical_run_is_the_same_with_a_warm_up_and_without(kind: str, tmp_path: Path) -> None:
     experiment = prepare(vertical(kind, *_seeded(kind)))
     _is_the_same(
@@ -209,7 +231,9 @@ def test_a_vertical_run_is_the_same_with_a_warm_up_and_without(kind: str, tmp_pa
     )
 
 
-@pytest.mark.parametrize("kind", ["decomfl", "decomfl, own models", "decomfl, asynchronous", "fedcom"])
+@pytest.mark.parametrize(
+    "kind", ["decomfl", "decomfl, own models", "decomfl, asynchronous", "fedcom"]
+)
 def test_a_horizontal_run_is_the_same_with_a_warm_up_and_without(kind: str, tmp_path: Path) -> None:
     prepared = prepare_horizontal(horizontal(kind))
     _is_the_same(
@@ -224,7 +248,9 @@ def _seeded(kind: str) -> tuple[str, ...]:
     return ("privacy.noise=seeded",) if kind.startswith("dpzv") else ()
 
 
-def _is_the_same(spec: Any, folder: Path, warmed: Callable[[], None], run: Callable[[Path], Any]) -> None:
+def _is_the_same(
+    spec: Any, folder: Path, warmed: Callable[[], None], run: Callable[[Path], Any]
+) -> None:
     cold = run(folder / "cold").summary
     before = _global_randomness()
     warmed()
@@ -239,7 +265,9 @@ def _files(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
 
 
-def test_what_diverges_on_nothing_is_left_to_the_run_to_say(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_diverges_on_nothing_is_left_to_the_run_to_say(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def diverge(self: VaflServer, upload: Upload) -> None:
         raise Diverged("a gradient must be finite")
 

@@ -32,7 +32,9 @@ def test_every_command_runs_and_a_stopped_run_continues_with_its_logs(tmp_path, 
     assert {"scalars.csv", "tensorboard", "log.jsonl"} <= files
     stop, progress = stop_after(5)
     spec = raydpzv.load("digits_decomfl", ["budget.updates=8", "evaluate.every=4"])
-    raydpzv.run(spec, tmp_path / "run", stop=stop, progress=progress, callbacks=chosen_logs("csv,json"))
+    raydpzv.run(
+        spec, tmp_path / "run", stop=stop, progress=progress, callbacks=chosen_logs("csv,json")
+    )
     done = CliRunner().invoke(app, ["resume", "run", "--log", "csv,json", "--quiet"])
     assert done.exit_code == 0, done.output
     scalars = (tmp_path / "run" / "scalars.csv").read_text().splitlines()
@@ -53,7 +55,10 @@ def test_a_run_continues_with_the_logs_that_it_has_whichever_are_asked_for(tmp_p
     scalars = (tmp_path / "run" / "scalars.csv").read_text().splitlines()
     assert {line.split(",")[0] for line in scalars if ",accuracy," in line} == {"0", "4", "5", "8"}
     lines = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
-    assert [line["event"] for line in lines if line["event"] in ("start", "end")] == ["start", "end"] * 2
+    assert [line["event"] for line in lines if line["event"] in ("start", "end")] == [
+        "start",
+        "end",
+    ] * 2
     assert not (tmp_path / "run" / "tensorboard").exists()
     (tmp_path / "run" / "tensorboard").mkdir()
     kinds = [type(log) for log in logs_begun(tmp_path / "run", begun[:1])]
@@ -66,7 +71,9 @@ def test_a_log_that_cannot_continue_is_said_and_the_run_continues(tmp_path, monk
     monkeypatch.setitem(sys.modules, "tensorboardX", None)
     assert logs_begun(tmp_path, ()) == []
     said = capsys.readouterr().err
-    assert f"warning: {tmp_path}/tensorboard ends here: --log tensorboard: tensorboardX is not" in said
+    assert (
+        f"warning: {tmp_path}/tensorboard ends here: --log tensorboard: tensorboardX is not" in said
+    )
 
 
 @pytest.mark.parametrize(

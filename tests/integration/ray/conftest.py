@@ -18,7 +18,10 @@ def taken() -> dict[str, float]:
     import ray
 
     free = ray.available_resources()
-    lacks = {kind: ray.cluster_resources().get(kind, 0.0) - free.get(kind, 0.0) for kind in ("CPU", "GPU")}
+    lacks = {
+        kind: ray.cluster_resources().get(kind, 0.0) - free.get(kind, 0.0)
+        for kind in ("CPU", "GPU")
+    }
     return {kind: lack for kind, lack in lacks.items() if lack > 1e-6}
 
 
@@ -26,7 +29,8 @@ def taken() -> dict[str, float]:
 def _resources_given_back(request: pytest.FixtureRequest) -> Iterator[None]:
     """Fail a test that leaves a placement group.
 
-    Where none is left and resources are missing, Ray has lost them. The next tests get another Ray in both cases.
+    Where none is left and resources are missing, Ray has lost them. The next tests get another Ray
+    in both cases.
     """
     yield
     if "ray_session" not in request.fixturenames:

@@ -8,7 +8,9 @@ pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_session")]
 
 @pytest.mark.slow
 def test_a_lane_that_loses_an_end_keeps_its_digest_or_says_so(monkeypatch, tmp_path):
-    """A blow to a client's actor; test_runner_contract.py and test_losses.py tell of the server and of hosts."""
+    """A blow to a client's actor; test_runner_contract.py and test_losses.py tell of the server and
+    of hosts.
+    """
     found = figures("lane_kills", monkeypatch, tmp_path, "--kills", "1")
     assert found["wrong"] == []
     assert [(o["end"], o["ended"]) for o in found["outcomes"]] == [("client", "same digest")]

@@ -22,7 +22,8 @@ def test_a_cluster_of_another_ray_or_python_is_named_at_once(other):
     there = json.loads(own) | other
     cluster._probe(address)
     said = (
-        f"Ray at {address} wanted the versions that it was started with, Ray {there['ray_version']} and Python "
+        f"Ray at {address} wanted the versions that it was started with, Ray "
+        f"{there['ray_version']} and Python "
         rf"{there['python_version']}, got Ray {ray.__version__} and Python {platform.python_version()}; run with those "
         rf"\(ray=={there['ray_version']}\)"
     )

@@ -54,7 +54,9 @@ def ends(actor):
             time.sleep(0.1)
 
 
-def test_all_actors_are_in_the_group_of_the_place_after_the_drivers_bundle(ray_session, monkeypatch):
+def test_all_actors_are_in_the_group_of_the_place_after_the_drivers_bundle(
+    ray_session, monkeypatch
+):
     monkeypatch.setattr(actor_process, "_kept", None)  # else they are another run's processes
     prepared = prepare(scenarios.load("digits_dpzv", [*SHORT, *SMALL["digits_dpzv"]]))
     planned = plan_run(prepared.spec, {"CPU": 1.0})

@@ -17,10 +17,13 @@ pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
 def test_a_run_waits_for_a_machine_with_its_labels_and_goes_there_and_rows_say_how_far_clocks_are_apart():
     command = [sys.executable, "-m", "tests.helpers.growing_cluster"]
-    # socket paths below the temporary folder must stay under 107 bytes; nobody else is to find this cluster
+    # socket paths below the temporary folder must stay under 107 bytes; nobody else is to find this
+    # cluster
     with tempfile.TemporaryDirectory(prefix="rz", ignore_cleanup_errors=True) as folder:
         environment = {**os.environ, "RAY_TMPDIR": folder}
-        found = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        found = subprocess.run(
+            command, env=environment, capture_output=True, text=True, check=False
+        )
     assert found.returncode == 0, found.stdout + found.stderr
     told = json.loads(found.stdout.splitlines()[-1])
     asked = "labels ask zone = b for clients, which no machine carries; labels there are zone = a"
@@ -52,10 +55,19 @@ def listens(port):
 
 
 def autoscaling(port):
-    """One machine with one CPU, and at the most another one like it, which comes when it is asked for."""
-    machine = {"resources": {"CPU": 1, "memory": 2**30, "object_store_memory": 10**8}, "node_config": {}}
+    """One machine with one CPU, and at the most another one like it, which comes when it is asked
+    for.
+    """
+    machine = {
+        "resources": {"CPU": 1, "memory": 2**30, "object_store_memory": 10**8},
+        "node_config": {},
+    }
     provider = {"type": "external", "module": "tests.helpers.fake_machines.FakeMachines"}
-    nodes = {"gcs_address": f"127.0.0.1:{port}", "use_node_id_as_ip": True, "disable_node_updaters": True}
+    nodes = {
+        "gcs_address": f"127.0.0.1:{port}",
+        "use_node_id_as_ip": True,
+        "disable_node_updaters": True,
+    }
     kinds = {"ray.head.default": machine | {"max_workers": 0}, "more": machine | {"max_workers": 1}}
     commands = [
         f"{who}{what}_commands"
@@ -82,7 +94,9 @@ def autoscaling(port):
 
 @pytest.fixture
 def autoscaled(tmp_path):
-    """The address of a head with Ray's autoscaler; its processes, and the machines it starts, end with the test."""
+    """The address of a head with Ray's autoscaler; its processes, and the machines it starts, end
+    with the test.
+    """
     head = "f" * 51 + "00000"  # as the fake provider calls it
     gcs, dashboard, agent, clients = (free_port() for _ in range(4))
     mark, config = os.urandom(16).hex(), tmp_path / "autoscaling.yaml"
@@ -90,7 +104,12 @@ def autoscaled(tmp_path):
     environment = {**os.environ, ray_watcher.MARK: mark, "RAY_FAKE_CLUSTER": "1"}
     environment |= {"AUTOSCALER_UPDATE_INTERVAL_S": "1"}
     environment |= {"RAY_OVERRIDE_NODE_ID_FOR_TESTING": head, "RAY_CLOUD_INSTANCE_ID": head}
-    options = {"port": gcs, "autoscaling_config": config, "num_cpus": 1, "object_store_memory": 10**8}
+    options = {
+        "port": gcs,
+        "autoscaling_config": config,
+        "num_cpus": 1,
+        "object_store_memory": 10**8,
+    }
     options |= {"include_dashboard": "false", "dashboard_port": dashboard}
     options |= {"dashboard_agent_listen_port": agent, "ray_client_server_port": clients}
     with ray_head(environment, lambda: listens(gcs), **options):
@@ -104,7 +123,9 @@ def autoscaled(tmp_path):
 def test_an_autoscaler_starts_the_machine_a_run_waits_for(autoscaled):
     given = ("privacy.noise=seeded", "budget.updates=20", "evaluate.every=20")
     placed = (
-        *("resources.client_cpus=1", "resources.server_cpus=1", "resources.client_actors=1"),
+        "resources.client_cpus=1",
+        "resources.server_cpus=1",
+        "resources.client_actors=1",
         "resources.placement_timeout=150",
     )
     overrides = [word for setting in (*given, *placed) for word in ("--set", setting)]

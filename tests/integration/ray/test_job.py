@@ -44,7 +44,12 @@ def started_head():
     url = f"http://127.0.0.1:{dashboard}"
     # jobs are taken by the dashboard and started by the agent: both must be up
     ready = (f"{url}/api/version", f"http://127.0.0.1:{agent}/api/local_raylet_healthz")
-    options = {"port": port, "num_cpus": 2, "include_dashboard": "true", "dashboard_host": "127.0.0.1"}
+    options = {
+        "port": port,
+        "num_cpus": 2,
+        "include_dashboard": "true",
+        "dashboard_host": "127.0.0.1",
+    }
     options |= {"dashboard_port": dashboard, "dashboard_agent_listen_port": agent}
     with ray_head(environment, lambda: all(map(answers, ready)), **options) as process:
         yield (url, f"127.0.0.1:{port}", environment), process
@@ -65,8 +70,8 @@ def test_a_submitted_job_runs_on_the_cluster_uninstalled(head, tmp_path):
     command = [str(BIN / "ray"), *(here.get(word, word) for word in line.split()[1:])]
     assert set(here.values()) <= set(command)
     command[3:3] = ["--address", url]
-    # the copy that a cluster gets has no compiled kernels: making those of the compiled engine is half of this work,
-    # and of what is compiled in an empty cache tests/integration/compiled tells
+    # the copy that a cluster gets has no compiled kernels: making those of the compiled engine is
+    # half of this work, and of what is compiled in an empty cache tests/integration/compiled tells
     command += ["--set", "model.engine=torch"]
     command += ["--json", "--set", "budget.updates=40", "--set", "resources.client_actors=0"]
     how = {"cwd": tmp_path, "capture_output": True, "text": True, "check": False}
@@ -83,20 +88,29 @@ def test_a_submitted_job_runs_on_the_cluster_uninstalled(head, tmp_path):
     assert "wanted the cluster's token, got none or another one" in refused.stderr
 
 
-# neither kernels compiled in the copy that the cluster gets nor many processes are what is tried here
+# neither kernels compiled in the copy that the cluster gets nor many processes are what is tried
+# here
 SMALL = ["--set", "model.engine=torch", "--set", "resources.client_actors=0"]
 
 
 def page_lines():
-    """The page's lines of `raydpzv submit` for a cluster that is there: a scenario, coming back, stopping."""
+    """The page's lines of `raydpzv submit` for a cluster that is there: a scenario, coming back,
+    stopping.
+    """
     lines = (ROOT / "docs" / "cluster.md").read_text().splitlines()
-    return [line for line in lines if line.startswith("raydpzv submit ") and "http://head:8265" in line]
+    return [
+        line for line in lines if line.startswith("raydpzv submit ") and "http://head:8265" in line
+    ]
 
 
 def submit(head, folder, line, *words, **here):
     """Start what stands in a line; here: what its placeholders are on this machine."""
     url, _, environment = head
-    known = {"http://head:8265": url, "JOB": here.get("job"), "file:///shared/own": here.get("storage")}
+    known = {
+        "http://head:8265": url,
+        "JOB": here.get("job"),
+        "file:///shared/own": here.get("storage"),
+    }
     return subprocess.Popen(
         [str(BIN / "raydpzv"), *(known.get(word, word) for word in line.split()[1:]), *words],
         env=environment,
@@ -134,7 +148,9 @@ def test_ctrl_c_leaves_the_job_which_is_stopped_later(head, tmp_path):
     stopped = submit(head, tmp_path, stop, job=job)
     out, err = stopped.communicate()
     assert stopped.returncode == 130, out + err
-    assert re.search(r"Running entrypoint for job .*stopped; continue with", out, re.DOTALL)  # its whole log
+    assert re.search(
+        r"Running entrypoint for job .*stopped; continue with", out, re.DOTALL
+    )  # its whole log
     assert digests(tmp_path / "runs" / "own")[0] == "stopped"
     assert call("replay", tmp_path / "runs" / "own", "--at", "1").exit_code == 0
 
@@ -187,6 +203,8 @@ def test_after_the_loss_of_the_head_the_same_line_resumes_the_run_and_downloads_
     assert again.returncode == 0, out + err
     assert f"run folder: runs/own (downloaded from {storage})" in err
     settings = [word for word in words if word not in ("--there", str(there))]
-    undisturbed = call("run", tmp_path / "own.toml", *settings, "--quiet", "--out", tmp_path / "undisturbed")
+    undisturbed = call(
+        "run", tmp_path / "own.toml", *settings, "--quiet", "--out", tmp_path / "undisturbed"
+    )
     assert undisturbed.exit_code == 0, undisturbed.output
     assert digests(tmp_path / "runs" / "own") == digests(tmp_path / "undisturbed")

@@ -69,7 +69,10 @@ def programs(mark: str) -> list[str]:
     for pid in ray_watcher.marked(mark):
         try:
             found.append(
-                Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                Path(f"/proc/{pid}/cmdline")
+                .read_bytes()
+                .replace(b"\0", b" ")
+                .decode(errors="replace")
             )
         except OSError:
             continue
@@ -82,7 +85,9 @@ def wait_until(holds) -> None:
 
 
 def began(driver: subprocess.Popen[str]) -> float:
-    """When the driver's process began: numbers of processes come again, and with them names of old sessions."""
+    """When the driver's process began: numbers of processes come again, and with them names of old
+    sessions.
+    """
     return Path(f"/proc/{driver.pid}").stat().st_mtime - 1
 
 

@@ -32,8 +32,13 @@ from tests.helpers.struck import StruckClient, strikes
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_session")]
 
 SMALL = (
-    *("budget.updates=240", "evaluate.every=60", "data.train_rows=150", "data.test_rows=40"),
-    *("resources.client_actors=2", "privacy.noise=seeded", "record.checkpoint_updates=20"),
+    "budget.updates=240",
+    "evaluate.every=60",
+    "data.train_rows=150",
+    "data.test_rows=40",
+    "resources.client_actors=2",
+    "privacy.noise=seeded",
+    "record.checkpoint_updates=20",
 )
 WALL = ("clock.kind=wall", "arrivals.rate=40")
 ROUNDS = ("budget.updates=12", "evaluate.every=6")
@@ -47,7 +52,9 @@ def struck(tmp_path):
 
 @pytest.fixture
 def killing(tmp_path):
-    """Make an experiment in which clients' processes are killed `times` times, at calls of the methods given."""
+    """Make an experiment in which clients' processes are killed `times` times, at calls of the
+    methods given.
+    """
 
     def make(spec, methods, calls=20, times=1):
         experiment, clients = prepare_vertical(spec), []
@@ -56,7 +63,9 @@ def killing(tmp_path):
             if client.client in methods:
                 for mark in marks:
                     Path(mark).touch()
-                client = StruckClient(**vars(client), call=methods[client.client], calls=calls, marks=marks)
+                client = StruckClient(
+                    **vars(client), call=methods[client.client], calls=calls, marks=marks
+                )
             clients.append(client)
         return dataclasses.replace(experiment, clients=tuple(clients))
 
@@ -82,7 +91,9 @@ def rounds(*overrides):
 def check_same(found, whole):
     assert digest({**found.tables, "fault": whole.rows("fault")}) == whole.summary["digest"]
     assert found.summary["model_digest"] == whole.summary["model_digest"]
-    assert found.summary.get("ledger", {}).get("digest") == whole.summary.get("ledger", {}).get("digest")
+    assert found.summary.get("ledger", {}).get("digest") == whole.summary.get("ledger", {}).get(
+        "digest"
+    )
 
 
 class Listening(raydpzv.Callback):
@@ -138,7 +149,10 @@ def test_a_callback_gets_every_row_once_though_the_server_is_lost(struck, tmp_pa
 
 def test_a_run_whose_noise_was_not_kept_ends_with_the_loss(struck, tmp_path):
     noise = (
-        *("privacy.mode=paper", "privacy.epsilon=1.0", "privacy.delta=1e-5", "privacy.clip=1.0"),
+        "privacy.mode=paper",
+        "privacy.epsilon=1.0",
+        "privacy.delta=1e-5",
+        "privacy.clip=1.0",
         "privacy.noise=system",
     )
     with pytest.raises(Lost, match=r"an actor was lost.*noise on every embedding row") as caught:
@@ -148,7 +162,9 @@ def test_a_run_whose_noise_was_not_kept_ends_with_the_loss(struck, tmp_path):
 
 
 def test_rounds_of_a_private_run_wait_until_their_checkpoint_is_written(tmp_path, monkeypatch):
-    """A round that no checkpoint knew of would be a release that no account knows of, once the server is lost."""
+    """A round that no checkpoint knew of would be a release that no account knows of, once the
+    server is lost.
+    """
     written, ahead = [0], []
     write = RunWriter.write_checkpoint
 
@@ -158,7 +174,9 @@ def test_rounds_of_a_private_run_wait_until_their_checkpoint_is_written(tmp_path
         return write(self, checkpoint)
 
     monkeypatch.setattr(RunWriter, "write_checkpoint", slowly)
-    spec = scenarios.load("digits_users", ["budget.updates=4", "evaluate.every=4", "resources.hosts=1"])
+    spec = scenarios.load(
+        "digits_users", ["budget.updates=4", "evaluate.every=4", "resources.hosts=1"]
+    )
     run = scenarios.run(
         spec,
         tmp_path / "run",
@@ -172,7 +190,9 @@ def test_rounds_of_a_private_run_wait_until_their_checkpoint_is_written(tmp_path
 
 def test_a_run_whose_checkpoint_contradicts_its_ledger_resumes_before_it(tmp_path):
     """The epochs that waited are not those of the checkpoint's moment."""
-    spec = small_rounds("asynchronous", "arrivals.rate=9", "record.checkpoint_updates=4", "record.flush=1000")
+    spec = small_rounds(
+        "asynchronous", "arrivals.rate=9", "record.checkpoint_updates=4", "record.flush=1000"
+    )
     whole, folder = scenarios.run(spec), tmp_path / "run"
     kill_at(14, spec, folder)
     change(folder / CHECKPOINT, forget_waiting)
@@ -186,11 +206,15 @@ def test_a_run_whose_checkpoint_contradicts_its_ledger_resumes_before_it(tmp_pat
 
 
 def test_losses_beyond_the_limit_end_the_run(small, killing, tmp_path, monkeypatch):
-    """Here orders are calls, and the server's machine is not that of the run folder, where the ledger is kept."""
+    """Here orders are calls, and the server's machine is not that of the run folder, where the
+    ledger is kept.
+    """
     monkeypatch.setattr("actors.vertical.driver._here", lambda: "another machine")
     spec = small("resources.client_actors=1", "resources.restarts=1", "resources.lane=ray")
     with pytest.raises(RunError, match="an actor was lost"):
-        run_prepared(killing(spec, {2: "process"}, calls=16, times=2), tmp_path / "run", runner="ray")
+        run_prepared(
+            killing(spec, {2: "process"}, calls=16, times=2), tmp_path / "run", runner="ray"
+        )
     summary = RunFolder.open(tmp_path / "run").summary()
     faults = RunFolder.open(tmp_path / "run").rows()["fault"].column("kind").to_pylist()
     assert (summary["status"], faults) == ("failed", ["Lost", "Lost"])
@@ -211,12 +235,16 @@ def test_under_the_wall_clock_a_lost_answer_is_applied_and_no_release_is_drawn_t
 ):
     """Client 0 is killed with an answer in its hands, client 1 in the midst of its work."""
     accounts, done = [], RunFinalizer.done
-    monkeypatch.setattr(RunFinalizer, "done", lambda self, *a: accounts.append(a[2]) or done(self, *a))
+    monkeypatch.setattr(
+        RunFinalizer, "done", lambda self, *a: accounts.append(a[2]) or done(self, *a)
+    )
     spec = small(
         "clock.kind=wall", "privacy.noise=system", "budget.updates=150", "arrivals.rate=12",
         "resources.client_actors=2", "evaluate.every=100",
     )  # fmt: skip
-    run = run_prepared(killing(spec, {0: "apply", 1: "work"}, calls=6), tmp_path / "run", runner="ray")
+    run = run_prepared(
+        killing(spec, {0: "apply", 1: "work"}, calls=6), tmp_path / "run", runner="ray"
+    )
     assert (run.summary["status"], run.summary["updates"]) == ("done", 150)
     faults = {row["party"]: row["message"] for row in lost_rows(run)}
     assert faults.keys() == {"client actor 0", "client actor 1"}
@@ -224,7 +252,9 @@ def test_under_the_wall_clock_a_lost_answer_is_applied_and_no_release_is_drawn_t
     assert re.search(silent, faults["client actor 1"])
     rows = run.rows("release").to_pylist()
     addresses = {(row["client"], row["step"], row["perturbation"]) for row in rows}
-    assert len(addresses) == len(rows) == accounts[0].releases == run.summary["ledger"]["pairs"] == 150
+    assert (
+        len(addresses) == len(rows) == accounts[0].releases == run.summary["ledger"]["pairs"] == 150
+    )
     for client in range(4):
         assert rebuild(tmp_path / "run", client=client).verified
         due = [row["due"] for row in run.rows("service").to_pylist() if row["client"] == client]
@@ -312,12 +342,18 @@ def test_a_host_lost_beyond_the_limit_fails_the_run_with_a_readable_folder(morta
 
 
 @pytest.mark.parametrize("victim", ["ledger", "host"])
-def test_a_lost_ledger_actor_or_the_only_copy_of_models_restarts_all_actors(mortal, tmp_path, victim):
+def test_a_lost_ledger_actor_or_the_only_copy_of_models_restarts_all_actors(
+    mortal, tmp_path, victim
+):
     """Models of clients that are no function of the ledger are the host's alone."""
     copies = ("method.replicas=per_client", "method.revert=add_back", "method.momentum=0")
-    more = (*copies, "method.local_steps=2", "record.checkpoint_updates=3") if victim == "host" else ()
+    more = (
+        (*copies, "method.local_steps=2", "record.checkpoint_updates=3") if victim == "host" else ()
+    )
     whole = scenarios.run(rounds(*more)).summary
-    found = run_prepared(mortal(*more, "resources.hosts=1", victim=victim), tmp_path / "run", runner="ray")
+    found = run_prepared(
+        mortal(*more, "resources.hosts=1", victim=victim), tmp_path / "run", runner="ray"
+    )
     assert digest({**found.tables, "fault": found.rows("fault").slice(0, 0)}) == whole["digest"]
     for name in ("model_digest", "drift"):  # of separate models alone
         assert found.summary.get(name) == whole.get(name), name
@@ -343,7 +379,9 @@ def test_the_wall_clock_is_real_and_continues_without_a_client_group(mortal, tmp
     stop, marks, complete = threading.Event(), Path(prepared.marks), list[int]()
 
     def look(status):
-        """Host by host: one dies at its 12th piece of work; when the new one has worked with the other, it is over."""
+        """Host by host: one dies at its 12th piece of work; when the new one has worked with the
+        other, it is over.
+        """
         if len(list(marks.iterdir())) == 3:
             complete.append(status.updates)
             if status.updates >= complete[0] + 40:
@@ -371,12 +409,22 @@ def test_the_wall_clock_is_real_and_continues_without_a_client_group(mortal, tmp
 def test_a_client_group_that_never_answers_stalls_the_run_and_the_error_names_it(
     mortal, tmp_path, monkeypatch
 ):
-    """Under the wall clock nobody waits for it but the driver that ends the run; no loss is allowed here."""
+    """Under the wall clock nobody waits for it but the driver that ends the run; no loss is allowed
+    here.
+    """
     stop = Driver._stop_loops
     monkeypatch.setattr(Driver, "_stop_loops", lambda self, timeout: stop(self, 3.0))
-    pulls = ("method.asynchronous=true", "clock.kind=wall", "arrivals.rate=1", "evaluate.every=1000")
+    pulls = (
+        "method.asynchronous=true",
+        "clock.kind=wall",
+        "arrivals.rate=1",
+        "evaluate.every=1000",
+    )
     prepared = mortal(
-        *(*pulls, "resources.hosts=2", "budget.updates=30", "resources.restarts=0"),
+        *pulls,
+        "resources.hosts=2",
+        "budget.updates=30",
+        "resources.restarts=0",
         number=signal.SIGSTOP,
         after=6,
     )

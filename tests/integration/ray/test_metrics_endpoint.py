@@ -18,14 +18,20 @@ LINE = re.compile(r"(ray_raydpzv_\w+)\{(.*)\} (\S+)")
 
 
 def scraped(run):
-    """Values of one run by exported name and the tag beside run and scenario ("": there is none)."""
+    """Values of one run by exported name and the tag beside run and scenario ("": there is
+    none).
+    """
     node = ray.nodes()[0]
     address = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
     found = {}
-    for name, tags, value in LINE.findall(urllib.request.urlopen(address, timeout=10).read().decode()):
+    for name, tags, value in LINE.findall(
+        urllib.request.urlopen(address, timeout=10).read().decode()
+    ):
         given = dict(re.findall(r'(\w+)="([^"]*)"', tags))
         if given.get("run") == run:
-            own = [given[key] for key in ("client", "direction", "adversary", "part") if given.get(key)]
+            own = [
+                given[key] for key in ("client", "direction", "adversary", "part") if given.get(key)
+            ]
             found[name, "".join(own)] = float(value)
     return found
 
@@ -79,5 +85,7 @@ def test_the_endpoint_shows_what_the_rows_say(small, tmp_path):
     while (found := scraped(name)) != pytest.approx(wanted) and time.monotonic() < end:
         time.sleep(0.2)
     assert found == pytest.approx(wanted)
-    assert {name for name, _ in wanted} <= {metric.exported(name) for name, metric in METRICS.items()}
+    assert {name for name, _ in wanted} <= {
+        metric.exported(name) for name, metric in METRICS.items()
+    }
     assert (heard.ends, heard.evaluations) == (1, run.rows("evaluation").num_rows)

@@ -110,7 +110,9 @@ def test_a_script_and_standard_input_have_the_same_bits_here_and_on_actors(ray_s
 @pytest.mark.timeout(600)
 def test_a_cell_that_runs_twice_or_is_interrupted_leaves_no_actor(tmp_path):
     local = OBJECTS + 'print(raydpzv.run(scenario).summary["digest"])'
-    first, second, third, stopped, left = cells(tmp_path, local, SHARED, CELL, CELL, INTERRUPTED, COUNT)
+    first, second, third, stopped, left = cells(
+        tmp_path, local, SHARED, CELL, CELL, INTERRUPTED, COUNT
+    )
     assert first == second == third
     assert "stopped; continue with raydpzv.resume('interrupted')" in stopped
     assert stopped.split()[-1] == "True", "the resumed run has the bits of an undisturbed one"

@@ -54,7 +54,13 @@ SCENARIOS = {
         Net(3), (X, Y), clients=Y, updates=8, lr=0.1, lora=LORA, resources={"hosts": 2}
     ),
     "adapters, vertical": lambda: raydpzv.vertical(
-        bottom, [X[:, :3], X[:, 3:]], Y, updates=12, embedding=3, batch=16, lora={"rank": 1, "targets": ["1"]}
+        bottom,
+        [X[:, :3], X[:, 3:]],
+        Y,
+        updates=12,
+        embedding=3,
+        batch=16,
+        lora={"rank": 1, "targets": ["1"]},
     ),
     "numbers, horizontal": lambda: raydpzv.horizontal(
         "mlp",
@@ -103,8 +109,12 @@ def test_actors_start_from_the_file_of_weights_or_refuse_another(tmp_path, monke
     )
     there = raydpzv.run(scenario, runner="ray")
     assert there.summary["digest"] == raydpzv.run(scenario).summary["digest"]
-    monkeypatch.setattr(sections, "file_sha256", lambda path: "0" * 64)  # as if this machine had another file
-    with pytest.raises(DataError, match=r'first.pt" differs on .* copy the same file to every machine'):
+    monkeypatch.setattr(
+        sections, "file_sha256", lambda path: "0" * 64
+    )  # as if this machine had another file
+    with pytest.raises(
+        DataError, match=r'first.pt" differs on .* copy the same file to every machine'
+    ):
         raydpzv.run(scenario, runner="ray")
 
 
@@ -115,7 +125,9 @@ def test_a_comparison_and_a_search_of_own_objects_have_the_same_bits_on_ray(tmp_
     compared = raydpzv.compare(scenario, tmp_path / "compared", seeds=[0], runner="ray", jobs=1)
     made = [row["run"] for row in compared.runs.to_pylist() if not row["control"]]
     assert RunFolder.open(tmp_path / "compared" / "runs" / made[0]).summary()["digest"] == digest
-    found = raydpzv.tune(scenario, {"seed": {"grid": [0]}}, tmp_path / "found", runner="ray", jobs=1)
+    found = raydpzv.tune(
+        scenario, {"seed": {"grid": [0]}}, tmp_path / "found", runner="ray", jobs=1
+    )
     assert found.table["digest"].to_pylist() == [digest]
 
 

@@ -35,7 +35,9 @@ for actor, module, forbidden, arguments in json.loads(sys.argv[1]):
     print(actor, [name for name in forbidden if name in sys.modules], flush=True)
     os._exit(0)
 """
-"""An actor's steps before its object is made, in a process for each: unpickle the arguments, import the class."""
+"""An actor's steps before its object is made, in a process for each: unpickle the arguments, import
+the class.
+"""
 FORBIDDEN = {
     ClientActor: (*HEAVY, "torch", "pyarrow.parquet"),
     VerticalServerActor: (*HEAVY, "torch"),
@@ -68,7 +70,9 @@ def test_an_actor_imports_what_its_role_needs_alone(tmp_path):
 
 
 class Told:
-    """Says which process it is in, and what it was told; one that is told nothing cannot be made."""
+    """Says which process it is in, and what it was told; one that is told nothing cannot be
+    made.
+    """
 
     CONTROL = ("pid",)
 
@@ -95,7 +99,9 @@ class Told:
 
 def told(word):
     groups = {"ctl": Told.CONTROL}
-    actor = actor_process._on_node(Told, groups, {"ctl": 1}, ray.get_runtime_context().get_node_id())
+    actor = actor_process._on_node(
+        Told, groups, {"ctl": 1}, ray.get_runtime_context().get_node_id()
+    )
     return actor, actor.make.remote(Told, word)
 
 

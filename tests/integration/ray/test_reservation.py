@@ -22,7 +22,9 @@ def test_ray_is_told_how_actors_are_to_lie(placement):
 
 def test_actors_that_want_a_machine_each_are_refused_on_one_machine(small, tmp_path):
     alone = small("resources.placement=strict_spread", "resources.client_actors=2")
-    with pytest.raises(Unplaceable, match="a machine for each of 3 actors, the cluster has 1; set resources"):
+    with pytest.raises(
+        Unplaceable, match="a machine for each of 3 actors, the cluster has 1; set resources"
+    ):
         scenarios.run(alone, tmp_path / "run", runner="ray")
     assert not (tmp_path / "run").exists()
 
@@ -31,9 +33,12 @@ def test_the_placement_timeout_tells_what_is_missing_and_ends_with_the_arithmeti
     asked, told = "4 actors ask 2 GPU in all (server 0, clients 2), the cluster has 0", []
     greedy = small("resources.client_gpus=0.5", "resources.placement_timeout=1")
     with pytest.raises(
-        Unplaceable, match=r"lower client_gpus, .* \(waited 1 s; or raise resources.placement_timeout\)"
+        Unplaceable,
+        match=r"lower client_gpus, .* \(waited 1 s; or raise resources.placement_timeout\)",
     ):
-        scenarios.run(greedy, tmp_path / "run", runner="ray", progress=lambda at: told.append(at.stage))
+        scenarios.run(
+            greedy, tmp_path / "run", runner="ray", progress=lambda at: told.append(at.stage)
+        )
     assert set(told[1:]) == {f"2 GPU, up to 1 s: {asked}"}
     assert not (tmp_path / "run").exists()
 
@@ -43,7 +48,9 @@ def test_a_run_that_waits_for_a_cluster_to_grow_can_be_stopped(small):
     stop.set()
     with pytest.raises(StoppedEarly, match="waited for resources"):
         scenarios.run(
-            small("resources.client_gpus=0.5", "resources.placement_timeout=900"), runner="ray", stop=stop
+            small("resources.client_gpus=0.5", "resources.placement_timeout=900"),
+            runner="ray",
+            stop=stop,
         )
 
 

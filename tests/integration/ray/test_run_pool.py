@@ -17,7 +17,11 @@ pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_session")]
 def make(comparison, root, ended, stop=None, progress=lambda standing: None):
     with opened(root, comparison):
         side_by_side(
-            unfinished(root, comparison), root, progress=progress, ended=ended, stop=stop or threading.Event()
+            unfinished(root, comparison),
+            root,
+            progress=progress,
+            ended=ended,
+            stop=stop or threading.Event(),
         )
 
 
@@ -42,13 +46,17 @@ def test_a_stop_ends_the_runs_at_work_and_the_rest_is_made_later(tmp_path, monke
     monkeypatch.setattr(module, "RunSlot", held_slot(look.gate))
     make(comparison, root, lambda planned, why: over.append(planned.folder), look.stop, look)
     assert len(over) == 2
-    stopped = [row for row in collect(comparison, root).runs.to_pylist() if row["status"] == "stopped"]
+    stopped = [
+        row for row in collect(comparison, root).runs.to_pylist() if row["status"] == "stopped"
+    ]
     assert len(stopped) == len(over)
     assert all(30 <= row["updates"] < 60 for row in stopped)
     assert len(unfinished(root, comparison)) == len(list(comparison.runs()))
 
 
-def test_side_by_side_has_the_rows_of_one_after_the_other_with_a_process_lost(tmp_path, monkeypatch):
+def test_side_by_side_has_the_rows_of_one_after_the_other_with_a_process_lost(
+    tmp_path, monkeypatch
+):
     """It costs its run alone, and a second call makes that run."""
     gate, comparison = Gate(tmp_path / "gate", at=20), small_comparison(seeds=(0,), epsilons=(1.0,))
     reasons, killed, made, at_work = {}, [], [], []
@@ -85,7 +93,9 @@ def test_side_by_side_has_the_rows_of_one_after_the_other_with_a_process_lost(tm
     assert set(reasons.values()) == {""}
     with opened(local, comparison):
         todo = unfinished(local, comparison)
-        one_by_one(todo, local, progress=lambda s: None, ended=lambda p, w: None, stop=threading.Event())
+        one_by_one(
+            todo, local, progress=lambda s: None, ended=lambda p, w: None, stop=threading.Event()
+        )
     one, other = collect(comparison, folder), collect(comparison, local)
     assert timeless(one.runs) == timeless(other.runs)
     assert one.curves.equals(other.curves)
@@ -97,7 +107,11 @@ def test_a_folder_travels_whole(tmp_path):
     with opened(tmp_path, comparison):
         planned = unfinished(tmp_path, comparison)[:1]
         one_by_one(
-            planned, tmp_path, progress=lambda s: None, ended=lambda p, w: None, stop=threading.Event()
+            planned,
+            tmp_path,
+            progress=lambda s: None,
+            ended=lambda p, w: None,
+            stop=threading.Event(),
         )
     folder = tmp_path / RUNS_FOLDER / planned[0].folder
     before = {p.relative_to(folder): p.read_bytes() for p in folder.rglob("*") if p.is_file()}

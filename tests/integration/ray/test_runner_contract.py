@@ -1,7 +1,9 @@
-"""The runner's contract: local or on Ray, by sockets or calls, vertical or horizontal, virtual or wall clock.
+"""The runner's contract: local or on Ray, by sockets or calls, vertical or horizontal, virtual or
+wall clock.
 
-Under the virtual clock a run on Ray has the bits of a run in one process, whole, stopped and resumed, or after a kill.
-Under the wall clock every update is served once, and a replay of the record has every bit.
+Under the virtual clock a run on Ray has the bits of a run in one process, whole, stopped and
+resumed, or after a kill. Under the wall clock every update is served once, and a replay of the
+record has every bit.
 """
 
 from __future__ import annotations
@@ -37,15 +39,30 @@ pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_session")]
 
 SOCKET, CALLS = (), ("resources.lane=ray",)
 ACTORS, HOSTS = "resources.client_actors=2", "resources.hosts=2"
-ROWS = ("data.train_rows=150", "data.test_rows=40", "privacy.noise=seeded", "record.checkpoint=1000")
+ROWS = (
+    "data.train_rows=150",
+    "data.test_rows=40",
+    "privacy.noise=seeded",
+    "record.checkpoint=1000",
+)
 DPZV = ("digits_dpzv", (*ROWS, "budget.updates=120", "evaluate.every=40"))
 DELAYS = (
-    *("clock.compute=0.2", "clock.compute_law=exponential", "clock.service=0.02", "network.latency=0.05"),
-    *("network.up=50000", "arrivals.rate=[1.0, 2.0, 0.5, 1.5]"),
+    "clock.compute=0.2",
+    "clock.compute_law=exponential",
+    "clock.service=0.02",
+    "network.latency=0.05",
+    "network.up=50000",
+    "arrivals.rate=[1.0, 2.0, 0.5, 1.5]",
 )
-VAFL = ("vafl", ("budget.updates=60", "evaluate.every=30", "network.latency=0.05", "record.checkpoint=1000"))
+VAFL = (
+    "vafl",
+    ("budget.updates=60", "evaluate.every=30", "network.latency=0.05", "record.checkpoint=1000"),
+)
 NOISE = (
-    *("privacy.mode=paper", "privacy.epsilon=1.0", "privacy.delta=1e-5", "privacy.clip=1.0"),
+    "privacy.mode=paper",
+    "privacy.epsilon=1.0",
+    "privacy.delta=1e-5",
+    "privacy.clip=1.0",
     "privacy.noise=seeded",
 )
 CZOFO = ("method.name=czofo", "method.upload_bits=4", "method.answer_bits=8", *NOISE)
@@ -174,7 +191,8 @@ def test_a_run_has_the_bits_of_one_process(row):
     assert found.summary["updates"] > 5
     if row == "horizontal, socket, rounds":
         facts = found.summary["ray"]
-        # one message to each host a round; one range for each but in round 1, and at most one for each evaluation
+        # one message to each host a round; one range for each but in round 1, and at most one for
+        # each evaluation
         assert (facts["hosts"], facts["host_calls"]) == (3, 3 * ROUNDS)
         assert 0 <= facts["ledger_reads"] - 3 * (ROUNDS - 1) <= 3
 
@@ -226,7 +244,9 @@ KILLED = {
 
 @pytest.mark.parametrize("row", KILLED)
 def test_killed_clients_leave_no_trace_but_a_fault_row_each(row, tmp_path):
-    """With two losses of an actor of two clients, one is computing and the other has its work behind it."""
+    """With two losses of an actor of two clients, one is computing and the other has its work
+    behind it.
+    """
     case, placed, losses = KILLED[row]
     prepared, folder = prepare(spec_of(case, *placed)), tmp_path / "run"
     if isinstance(prepared, PreparedHorizontal):
@@ -251,7 +271,9 @@ def test_killed_clients_leave_no_trace_but_a_fault_row_each(row, tmp_path):
         assert "replaced (1 of 3)" in faults[0]["message"]
         return
     assert {(row["party"], row["kind"]) for row in faults} == {("client actor 0", "Lost")}
-    pairs = [[int(n) for n in re.findall(r"client [02] from (\d+)", row["message"])] for row in faults]
+    pairs = [
+        [int(n) for n in re.findall(r"client [02] from (\d+)", row["message"])] for row in faults
+    ]
     assert all(len(of_clients) == 2 for of_clients in pairs)
     assert losses < 2 or all(0 < a < b for a, b in zip(*pairs, strict=True))
     assert replay(folder).verified
@@ -259,15 +281,27 @@ def test_killed_clients_leave_no_trace_but_a_fault_row_each(row, tmp_path):
 
 LIVE = ("clock.kind=wall", "arrivals.rate=40", "network.latency=0.0")
 LIVE_HOSTS = (
-    *("clock.kind=wall", "arrivals.rate=40", "clock.compute=0.002", "method.batch=8", "model.hidden=[6]"),
-    *("data.train_rows=150", "data.test_rows=40", "split.clients=12", "evaluate.every=60"),
-    *("budget.updates=240", "record.checkpoint_updates=20", HOSTS),
+    "clock.kind=wall",
+    "arrivals.rate=40",
+    "clock.compute=0.002",
+    "method.batch=8",
+    "model.hidden=[6]",
+    "data.train_rows=150",
+    "data.test_rows=40",
+    "split.clients=12",
+    "evaluate.every=60",
+    "budget.updates=240",
+    "record.checkpoint_updates=20",
+    HOSTS,
 )
 WALL = {
     "vertical, socket, scalars": (changed(DPZV, *LIVE), (ACTORS,)),
     "vertical, socket, noise by the clients": (changed(VAFL, *LIVE, *NOISE), (ACTORS,)),
     "vertical, socket, queries": (changed(VAFL, *LIVE, "method.max_delay=8"), (ACTORS,)),
-    "vertical, calls, requests": (changed(VAFL, *LIVE, "method.query_first=true"), (ACTORS, *CALLS)),
+    "vertical, calls, requests": (
+        changed(VAFL, *LIVE, "method.query_first=true"),
+        (ACTORS, *CALLS),
+    ),
     "vertical, calls, a barrier": (
         changed(VAFL, *LIVE, "method.synchrony=t-synchronous", "method.wait_for=2"),
         ("resources.client_actors=1", *CALLS),
@@ -341,17 +375,23 @@ def test_nothing_is_served_before_a_live_run_is_first_evaluated(row, runner, mon
     run = run_prepared(prepared, runner=runner)
     first = run.rows("evaluation").to_pylist()[0]
     assert (first["round"], first["time"]) == (0, 0.0)
-    assert min(row["due"] for row in run.rows("service").to_pylist()) < 0.1, "the clock starts after it"
+    assert min(row["due"] for row in run.rows("service").to_pylist()) < 0.1, (
+        "the clock starts after it"
+    )
 
 
 def verified_by(row):
     if row.startswith("horizontal"):
         return rebuild
-    return None if "queries" in row or "requests" in row else replay  # they depend on messages' times
+    return (
+        None if "queries" in row or "requests" in row else replay
+    )  # they depend on messages' times
 
 
 def check_live(run, folder, updates, segments=1, verify=replay):
-    """Each update is on record once, warm-ups are not, and the record verifies (None: nobody can recompute it)."""
+    """Each update is on record once, warm-ups are not, and the record verifies (None: nobody can
+    recompute it).
+    """
     assert (run.summary["status"], run.summary["updates"]) == ("done", updates)
     services = run.rows("service").to_pylist()
     assert sorted(row["round"] for row in services) == list(range(1, updates + 1))
@@ -403,7 +443,8 @@ def test_a_live_run_that_loses_its_server_continues_in_a_new_segment(row, tmp_pa
     """From a checkpoint of its own time; a callback gets every row of the new segment."""
     case, placed = LOST_SERVERS[row]
     spec, folder, watch = spec_of(case, *placed), tmp_path / "run", Listening()
-    # the first checkpoint is of the run's beginning: clients wait for another one before it is evaluated again
+    # the first checkpoint is of the run's beginning: clients wait for another one before it is
+    # evaluated again
     gate = Gate(folder / "checkpoint.before.state", at=14)
     if row.startswith("horizontal"):
         mark = tmp_path / "mark"

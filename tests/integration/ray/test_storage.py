@@ -15,7 +15,12 @@ from tests.helpers.storages import QUICK, RecordedStorage, full_disk
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_session")]
 
-SHORT = ("budget.updates=300", "data.train_rows=200", "evaluate.every=100", "resources.client_actors=1")
+SHORT = (
+    "budget.updates=300",
+    "data.train_rows=200",
+    "evaluate.every=100",
+    "resources.client_actors=1",
+)
 
 
 @pytest.fixture
@@ -36,12 +41,17 @@ def test_a_storage_that_fails_for_good_ends_a_run_on_actors(place, tmp_path):
     stop = threading.Event()
 
     def fill(status, metrics):
-        """Fill the disk in the midst of the run, and let it wait until uploads have failed for good."""
+        """Fill the disk in the midst of the run, and let it wait until uploads have failed for
+        good.
+        """
         if status.updates == 100:
             place.before = full_disk(name="commits/")
         assert status.updates < 200 or stop.wait(60)
 
-    with pytest.warns(RuntimeWarning, match="tried again"), pytest.raises(RunError, match="No space left"):
+    with (
+        pytest.warns(RuntimeWarning, match="tried again"),
+        pytest.raises(RunError, match="No space left"),
+    ):
         begin(spec, place, tmp_path / "run", stop=stop, evaluated=fill)
     summary = RunFolder.open(tmp_path / "run").summary()
     assert summary["status"] == "failed"

@@ -56,7 +56,9 @@ def test_every_command_runs(place):
             continue
         assert done.exit_code == 0, (words, done.output)
     said = (place / "runs" / "private" / "best.toml").read_text()
-    assert re.search(r"the whole search of 2 runs ε=1\.\d+ of all releases made \(replace, δ=", said)
+    assert re.search(
+        r"the whole search of 2 runs ε=1\.\d+ of all releases made \(replace, δ=", said
+    )
     assert len(list((place / "runs" / "search" / "runs").iterdir())) == 8
 
 
@@ -69,7 +71,9 @@ def test_the_python_example_runs_and_tune_may_stop_its_trials(place):
     exec(example, scope)
     assert scope["results"].num_errors == 0
     assert scope["best"] in (1e-3, 1e-2)
-    summaries = [json.loads(path.read_text()) for path in (place / "runs" / "own").glob("*/summary.json")]
+    summaries = [
+        json.loads(path.read_text()) for path in (place / "runs" / "own").glob("*/summary.json")
+    ]
     assert [summary["seed"] for summary in summaries] == [1, 1]
     # stopped by Tune, which leaves a whole summary of the updates made
     assert all(summary["status"] == "stopped" and summary["updates"] <= 20 for summary in summaries)

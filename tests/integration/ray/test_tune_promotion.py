@@ -1,4 +1,6 @@
-"""ASHA that promotes, on Ray Tune: one at a time as without Ray, side by side within its share, stopped and gone on."""
+"""ASHA that promotes, on Ray Tune: one at a time as without Ray, side by side within its share,
+stopped and gone on.
+"""
 
 import threading
 

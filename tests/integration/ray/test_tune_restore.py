@@ -16,7 +16,10 @@ pytestmark = pytest.mark.ray
 
 KILLED_AT = 30
 SMALL = [
-    *("privacy.noise=seeded", "budget.updates=60", "evaluate.every=10", "data.train_rows=200"),
+    "privacy.noise=seeded",
+    "budget.updates=60",
+    "evaluate.every=10",
+    "data.train_rows=200",
     "record.checkpoint=1000",  # so that no other checkpoint is taken than at evaluations
 ]
 TUNER = """
@@ -64,16 +67,29 @@ def killed_tuner(tmp_path, out, scenario, *overrides):
     script = tmp_path / "tuner.py"
     script.write_text(TUNER)
     address = ray.get_runtime_context().gcs_address
-    command = [sys.executable, script, str(out or ""), str(KILLED_AT), str(tmp_path / "tune"), address]
+    command = [
+        sys.executable,
+        script,
+        str(out or ""),
+        str(KILLED_AT),
+        str(tmp_path / "tune"),
+        address,
+    ]
     environment = os.environ | {"RAY_AUTH_MODE": "disabled", "RAY_CHDIR_TO_TRIAL_DIR": "0"}
     ended = subprocess.run(
-        [*command, scenario, *overrides], env=environment, capture_output=True, text=True, timeout=300
+        [*command, scenario, *overrides],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
     assert ended.returncode == -signal.SIGKILL, ended.stderr[-2000:]
 
 
 def digests(results):
-    summaries = [json.loads(Path(r.metrics["run_folder"], "summary.json").read_text()) for r in results]
+    summaries = [
+        json.loads(Path(r.metrics["run_folder"], "summary.json").read_text()) for r in results
+    ]
     return {s["digest"] for s in summaries}, [s.get("updates_before", 0) for s in summaries]
 
 
@@ -92,7 +108,9 @@ def test_a_killed_tuner_resumes_its_trials(ray_session, tmp_path):
     assert results.num_errors == 0
     assert len(results) == 2
     alone = {
-        scenarios.run(scenarios.load("digits_dpzv", [*SMALL, f"method.lr={lr}", "seed=1"])).summary["digest"]
+        scenarios.run(scenarios.load("digits_dpzv", [*SMALL, f"method.lr={lr}", "seed=1"])).summary[
+            "digest"
+        ]
         for lr in (1e-3, 1e-2)
     }
     found, before = digests(results)
@@ -102,7 +120,9 @@ def test_a_killed_tuner_resumes_its_trials(ray_session, tmp_path):
     with best.checkpoint.as_directory() as copy:
         held = RunFolder.open(Path(copy))
         assert held.summary()["digest"] in alone
-        assert held.models().keys() == RunFolder.open(Path(best.metrics["run_folder"])).models().keys()
+        assert (
+            held.models().keys() == RunFolder.open(Path(best.metrics["run_folder"])).models().keys()
+        )
 
 
 def test_a_failed_trial_resumes_from_its_last_checkpoint(ray_session, tmp_path):

@@ -10,7 +10,13 @@ import scenarios
 from actors.tune_search import TuneSearch, cluster_needs, scheduler_of, tune_cluster
 from raydpzv.compare.run_comparison import run_planned
 from raydpzv.errors import Unplaceable
-from raydpzv.search.search_folder import cut_short, decision_log, decisions, search_begun, trials_left
+from raydpzv.search.search_folder import (
+    cut_short,
+    decision_log,
+    decisions,
+    search_begun,
+    trials_left,
+)
 from raydpzv.search.search_plan import SearchPlan, trials_of
 from raydpzv.search.trial_results import search_results
 
@@ -51,7 +57,9 @@ class Watched:
 def carry_out(plan, folder, watch, stop, jobs=1):
     todo = trials_left(folder, plan)
     with tune_cluster(None, verbose=False), search_begun(folder, plan):
-        TuneSearch(plan, folder, watch, stop, jobs).run(todo, cluster_needs(todo, actors=plan.actors))
+        TuneSearch(plan, folder, watch, stop, jobs).run(
+            todo, cluster_needs(todo, actors=plan.actors)
+        )
 
 
 def test_a_stopped_search_goes_on_and_asha_stops_what_does_not_learn(ray_session, tmp_path):
@@ -66,7 +74,12 @@ def test_a_stopped_search_goes_on_and_asha_stops_what_does_not_learn(ray_session
     assert "99" in then.over[3]
     assert cut_short(tmp_path) == {1: 2, 2: 2}
     results = search_results(tmp_path, plan, then.over)
-    assert [row["status"] for row in results.rows] == ["done", "stopped early", "stopped early", "failed"]
+    assert [row["status"] for row in results.rows] == [
+        "done",
+        "stopped early",
+        "stopped early",
+        "failed",
+    ]
     assert [row["updates"] for row in results.rows[:3]] == [18, 2, 2]
     assert results.best.number == 0
     alone = tmp_path / "alone"
@@ -85,7 +98,9 @@ def test_decisions_before_an_interruption_stand_and_count(tmp_path):
             for number, updates, loss in reports:
                 if number in cut_short(folder):
                     continue
-                trial = SimpleNamespace(config={"trial": number}, trial_id=f"new-{len(decisions(folder))}")
+                trial = SimpleNamespace(
+                    config={"trial": number}, trial_id=f"new-{len(decisions(folder))}"
+                )
                 scheduler.on_trial_result(None, trial, {"updates": updates, "loss": loss})
         return decisions(folder)
 
@@ -95,7 +110,8 @@ def test_decisions_before_an_interruption_stand_and_count(tmp_path):
     told(parts, losses[:7])
     assert told(parts, losses[7:]) == once
     assert {d.stop for d in once} == {True, False}
-    # a trial that was stopped before its run had ended is stopped again where it was, whatever the others did since
+    # a trial that was stopped before its run had ended is stopped again where it was, whatever the
+    # others did since
     stopped = next(d for d in once if d.stop)
     with decision_log(parts) as log:
         again = SimpleNamespace(config={"trial": stopped.trial}, trial_id="again")
@@ -104,19 +120,27 @@ def test_decisions_before_an_interruption_stand_and_count(tmp_path):
             scheduler.on_trial_result(None, again, {"updates": stopped.updates - 1, "loss": 0.0})
             == "CONTINUE"
         )
-        assert scheduler.on_trial_result(None, again, {"updates": stopped.updates, "loss": 0.0}) == "STOP"
+        assert (
+            scheduler.on_trial_result(None, again, {"updates": stopped.updates, "loss": 0.0})
+            == "STOP"
+        )
         # no evaluation
         assert scheduler.on_trial_result(None, again, {"updates": stopped.updates}) == "CONTINUE"
     assert decisions(parts) == once
 
 
-def test_trials_with_actors_have_the_bits_of_runs_and_stop_where_they_are_told(ray_session, tmp_path):
+def test_trials_with_actors_have_the_bits_of_runs_and_stop_where_they_are_told(
+    ray_session, tmp_path
+):
     few = ("split.clients=2", "resources.client_actors=1")
     plan = replace(search_of([(*point, *few) for point in POINTS[:2]]), actors=True)
     carry_out(plan, tmp_path, watch := Watched(), threading.Event())
     assert watch.over == {0: "", 1: ""}
     results = search_results(tmp_path, plan, watch.over)
-    assert [(row["status"], row["updates"]) for row in results.rows] == [("done", 18), ("stopped early", 2)]
+    assert [(row["status"], row["updates"]) for row in results.rows] == [
+        ("done", 18),
+        ("stopped early", 2),
+    ]
     environment = json.loads((tmp_path / "runs" / "0000" / "environment.json").read_text())
     assert environment["runner"] == "ray"
     assert run_planned(plan.trials[0].planned(), alone := tmp_path / "alone") == ""

@@ -24,7 +24,8 @@ MASKED = ("method.aggregation=masked", "resources.hosts=2")
 
 @dataclasses.dataclass(frozen=True)
 class Watched(PreparedHorizontal):
-    """A prepared one that writes down what its server is made of and sent, and of whose hosts one may be killed.
+    """A prepared one that writes down what its server is made of and sent, and of whose hosts one
+    may be killed.
 
     dies: the call to its silos before which the first host to come there is killed; 0: none is.
     """
@@ -50,7 +51,9 @@ class Watched(PreparedHorizontal):
             if len(calls) == self.dies and self._first():
                 os.kill(os.getpid(), signal.SIGKILL)
             uploads = process(orders)
-            self._write(f"{os.getpid()} {len(calls)}", pickle.dumps([dump_upload(u) for u in uploads]))
+            self._write(
+                f"{os.getpid()} {len(calls)}", pickle.dumps([dump_upload(u) for u in uploads])
+            )
             return uploads
 
         group.process = watched
@@ -86,9 +89,18 @@ def rows_found(prepared, data):
 
 
 def test_masked_training_for_users_has_the_bits_of_one_process_and_the_server_sees_no_row(tmp_path):
-    given = ("budget.updates=3", "method.dropout=0.3", "method.late_uploads=0.5", "split.clients=4", *MASKED)
+    given = (
+        "budget.updates=3",
+        "method.dropout=0.3",
+        "method.late_uploads=0.5",
+        "split.clients=4",
+        *MASKED,
+    )
     prepared = watched(scenario("horizontal", "uldp_avg", given), tmp_path)
-    local, found = scenarios.run(prepared.spec).summary, run_prepared(prepared, runner="ray").summary
+    local, found = (
+        scenarios.run(prepared.spec).summary,
+        run_prepared(prepared, runner="ray").summary,
+    )
     for name in ("digest", "model_digest", "bytes_up", "bytes_down", "user_level"):
         assert found[name] == local[name], name
     assert scopes(found) == scopes(local)
@@ -97,12 +109,18 @@ def test_masked_training_for_users_has_the_bits_of_one_process_and_the_server_se
     assert "server" in sent
     hosts = [sent.pop(f"host {host}") for host in (0, 1)]
     assert not any(rows_found(prepared, data) for data in sent.values())
-    whose = [set(np.concatenate([prepared.parts.rows(silo) for silo in (host, host + 2)])) for host in (0, 1)]
+    whose = [
+        set(np.concatenate([prepared.parts.rows(silo) for silo in (host, host + 2)]))
+        for host in (0, 1)
+    ]
     train, other = prepared.split.train.x, (1, 0)
     for host, data in enumerate(hosts):
         own = {train[row].tobytes() for row in whose[host]}
         foreign = {train[row].tobytes() for row in whose[other[host]]} - own
-        assert (all(row in data for row in own), any(row in data for row in foreign)) == (True, False)
+        assert (all(row in data for row in own), any(row in data for row in foreign)) == (
+            True,
+            False,
+        )
         assert all(row in hosts[other[host]] for row in foreign), "control: the other host has them"
     # controls: all that there is, and an update that is a row
     assert rows_found(prepared, pickle.dumps(fields_of(prepared))) == len(
@@ -112,7 +130,9 @@ def test_masked_training_for_users_has_the_bits_of_one_process_and_the_server_se
     assert rows_found(prepared, pickle.dumps(dump_upload(planted))) == 1
 
 
-def test_a_killed_silo_gets_new_keys_and_model_ledger_and_account_are_those_of_a_whole_run(tmp_path):
+def test_a_killed_silo_gets_new_keys_and_model_ledger_and_account_are_those_of_a_whole_run(
+    tmp_path,
+):
     prepared = watched(small("rounds", SEEDED, *MASKED), tmp_path, dies=4)
     whole, found = scenarios.run(prepared.spec), run_prepared(prepared, runner="ray")
     assert (tmp_path / "killed").exists()

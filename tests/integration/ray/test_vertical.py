@@ -26,8 +26,13 @@ def test_a_proved_epsilon_holds_under_the_wall_clock(small, tmp_path):
     spec = scenarios.load(
         "digits_private",
         [
-            *("data.train_rows=200", "method.batch=50", "method.perturbations=2", "budget.updates=60"),
-            *("clock.kind=wall", "arrivals.rate=20", "evaluate.every=60"),
+            "data.train_rows=200",
+            "method.batch=50",
+            "method.perturbations=2",
+            "budget.updates=60",
+            "clock.kind=wall",
+            "arrivals.rate=20",
+            "evaluate.every=60",
         ],
     )
     summary = scenarios.run(spec, tmp_path / "run", runner="ray").summary
@@ -36,14 +41,17 @@ def test_a_proved_epsilon_holds_under_the_wall_clock(small, tmp_path):
     found = audit_ledger(run, chosen(run.prepared, "replace", count=2))
     assert found.hidden == 0
     assert all(canary.others > 0 for canary in found.canaries)
-    assert 0 < epsilon_of(found.worst.apart, found.claim["delta"]) <= found.claim["epsilon"] <= 1.0001
+    assert (
+        0 < epsilon_of(found.worst.apart, found.claim["delta"]) <= found.claim["epsilon"] <= 1.0001
+    )
 
 
 def test_the_wall_clock_is_real(small, tmp_path):
     """Everything that can be said of one live run: epochs, lateness, staleness, replay.
 
-    How well a machine serves the rates is measured in benchmarks. Here it may be as busy as it likes: the epochs are
-    those of the clients' clocks, lateness is what the times say, and waits are held against other waits.
+    How well a machine serves the rates is measured in benchmarks. Here it may be as busy as it
+    likes: the epochs are those of the clients' clocks, lateness is what the times say, and waits
+    are held against other waits.
     """
     rates = [12.0, 12.0, 12.0, 1.2]
     spec = small(
@@ -100,9 +108,13 @@ def test_a_run_that_fits_nowhere_fails_at_once_with_the_arithmetic(small, tmp_pa
 
     monkeypatch.setattr("ray.actor.ActorClass._remote", started)
     greedy = small("resources.client_cpus=1", "resources.server_cpus=0.5")
-    with pytest.raises(Unplaceable, match=r"4 actors ask 2 GPU in all .*clients 2\), the cluster has 0"):
+    with pytest.raises(
+        Unplaceable, match=r"4 actors ask 2 GPU in all .*clients 2\), the cluster has 0"
+    ):
         scenarios.run(small("resources.client_gpus=0.5"), tmp_path / "run", runner="ray")
-    with pytest.raises(Unplaceable, match=r"ask 4.5 CPU in all \(server 0.5, clients 4\), the cluster has 2"):
+    with pytest.raises(
+        Unplaceable, match=r"ask 4.5 CPU in all \(server 0.5, clients 4\), the cluster has 2"
+    ):
         scenarios.run(greedy, tmp_path / "run", runner="ray")
     hosts = scenarios.load("digits_decomfl", ["resources.host_gpus=0.5", "resources.hosts=2"])
     with pytest.raises(
@@ -122,7 +134,8 @@ def test_proved_releases_given_out_again_make_the_same_bits_here_and_on_actors(t
     experiment = prepare_vertical(sound(table(tmp_path / "rows.csv"), *overrides))
     here = run_prepared(experiment, tmp_path / "run")
     releases = {
-        (r["client"], r["step"], r["perturbation"]): r["value"] for r in here.rows("release").to_pylist()
+        (r["client"], r["step"], r["perturbation"]): r["value"]
+        for r in here.rows("release").to_pylist()
     }
     there = run_prepared(experiment.with_record(releases, continues=False), runner="ray")
     assert there.summary["model_digest"] == here.summary["model_digest"]

@@ -7,9 +7,16 @@ import scenarios
 _SEEDED = ("privacy.noise=seeded", "model.bottom=mlp")
 
 
-def checkpoint_bytes(folder: Path, scenario: str, changes: tuple[str, ...], width: int) -> tuple[int, int]:
+def checkpoint_bytes(
+    folder: Path, scenario: str, changes: tuple[str, ...], width: int
+) -> tuple[int, int]:
     """Return the bytes of the last checkpoint, and of the models of all but the server."""
-    given = [*changes, "budget.updates=20", "record.checkpoint_updates=19", f"model.hidden=[{width}]"]
+    given = [
+        *changes,
+        "budget.updates=20",
+        "record.checkpoint_updates=19",
+        f"model.hidden=[{width}]",
+    ]
     run = scenarios.run(scenarios.load(scenario, given), folder)
     models = sum(4 * x.size for party, x in run.models.items() if party != "server")
     return run.summary["checkpoints"]["bytes"], models

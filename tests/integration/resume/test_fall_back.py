@@ -11,12 +11,24 @@ from raydpzv.errors import DataError, ReplayMismatch, StoppedEarly
 from raydpzv.experiment import resuming
 from raydpzv.experiment.resuming import continued
 from raydpzv.ledger.ledger import Ledger
-from raydpzv.records.checkpoint import CHECKPOINT, Checkpoint, before, read_checkpoint, write_checkpoint
+from raydpzv.records.checkpoint import (
+    CHECKPOINT,
+    Checkpoint,
+    before,
+    read_checkpoint,
+    write_checkpoint,
+)
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.run_writer import RunWriter
 from raydpzv.records.store import digest
 from raydpzv.segments.started_segments import segments_started
-from tests.helpers.contradictions import change, contradictions, forget_waiting, late, serve_backwards
+from tests.helpers.contradictions import (
+    change,
+    contradictions,
+    forget_waiting,
+    late,
+    serve_backwards,
+)
 from tests.helpers.kills import Killed, kill_at
 from tests.helpers.runs import run_prepared
 from tests.helpers.small_horizontal import small, stop_after
@@ -26,9 +38,14 @@ BUSY = ("arrivals.rate=9", "record.checkpoint_updates=4", "record.flush=1000")
 """Clients whose epochs wait, and checkpoints after updates 4, 8, 12, ..."""
 USERS = ("arrivals.rate=9", "record.checkpoint_updates=2")
 DPZV = (
-    *("budget.updates=60", "evaluate.every=20", "data.train_rows=150", "data.test_rows=40"),
-    *("clock.compute=0.2", "clock.compute_law=exponential"),
-    *("record.checkpoint_updates=10", "record.flush=1000"),
+    "budget.updates=60",
+    "evaluate.every=20",
+    "data.train_rows=150",
+    "data.test_rows=40",
+    "clock.compute=0.2",
+    "clock.compute_law=exponential",
+    "record.checkpoint_updates=10",
+    "record.flush=1000",
 )
 
 
@@ -46,7 +63,9 @@ def same(run: Any, whole: Any) -> None:
 
 @pytest.fixture
 def killed(tmp_path):
-    """A folder whose run was killed after 14 updates, with checkpoints after 8 and 12; the whole run."""
+    """A folder whose run was killed after 14 updates, with checkpoints after 8 and 12; the whole
+    run.
+    """
     spec = small("asynchronous", *BUSY)
     kill_at(14, spec, tmp_path / "run")
     assert RunFolder.open(tmp_path / "run").checkpoint().round == 12
@@ -141,11 +160,15 @@ def counted(run: Any) -> int:
 
 @pytest.mark.parametrize("which", ["the last one", "both"])
 def test_what_users_released_after_the_older_checkpoint_stays_charged(tmp_path, monkeypatch, which):
-    """Every update of the ledger, and for each leg that was lost a sum of each of the three silos."""
+    """Every update of the ledger, and for each leg that was lost a sum of each of the three
+    silos.
+    """
     spec, folder = small_users("asynchronous", *USERS), tmp_path / "run"
     for updates in (3, 5, 7):
         kill_at(updates, spec, folder)
-    for path in (folder / CHECKPOINT, before(folder / CHECKPOINT))[: 1 if which == "the last one" else 2]:
+    for path in (folder / CHECKPOINT, before(folder / CHECKPOINT))[
+        : 1 if which == "the last one" else 2
+    ]:
         change(path, forget_waiting)
     shutil.copytree(folder, tmp_path / "control")
     run = resume(folder)
@@ -153,7 +176,9 @@ def test_what_users_released_after_the_older_checkpoint_stays_charged(tmp_path, 
     assert fallen == (1 if which == "the last one" else 2)
     released, lost = run.summary["ledger"]["updates"], 3 + fallen
     assert counted(run) >= released + 3 * lost
-    assert counted(run) <= released + 3 * (lost + fallen), "a leg that wrote both checkpoints may count twice"
+    assert counted(run) <= released + 3 * (lost + fallen), (
+        "a leg that wrote both checkpoints may count twice"
+    )
     monkeypatch.setattr(resuming, "note_fall_back", lambda *_: None)
     assert counted(resume(tmp_path / "control")) < released + 3 * lost
 
@@ -184,7 +209,9 @@ def test_a_run_of_users_stopped_before_the_ledgers_end_claims_nothing(tmp_path):
     for path in (folder / CHECKPOINT, before(folder / CHECKPOINT)):
         change(path, forget_waiting)
     stop, at = stop_after(2)
-    stopped = resume(folder, stop=stop, progress=lambda status: at(status) if status.updates < 4 else None)
+    stopped = resume(
+        folder, stop=stop, progress=lambda status: at(status) if status.updates < 4 else None
+    )
     assert stopped.summary["status"] == "stopped"
     assert stopped.summary["updates"] < 7 == stopped.summary["ledger"]["updates"]
     assert not stopped.summary["epsilon"]
@@ -194,7 +221,10 @@ def test_a_run_of_users_stopped_before_the_ledgers_end_claims_nothing(tmp_path):
 
 @pytest.mark.parametrize("noise", ["seeded", "system"])
 def test_releases_about_records_are_charged_once_each(tmp_path, noise):
-    spec, folder = scenarios.load("digits_dpzv", [*DPZV, f"privacy.noise={noise}"]), tmp_path / "run"
+    spec, folder = (
+        scenarios.load("digits_dpzv", [*DPZV, f"privacy.noise={noise}"]),
+        tmp_path / "run",
+    )
     kill_at(28, spec, folder)
     shutil.copytree(folder, tmp_path / "plain")
     plain = resume(tmp_path / "plain")
@@ -224,7 +254,9 @@ def test_a_segment_under_the_wall_clock_resumes_from_its_ledger_alone(tmp_path):
         kept = found.checkpoint
         versions, reading = kept.weights
         wrong = Checkpoint(
-            kept.round, kept.state, np.stack([versions, np.where(reading < 0, reading, reading + 1)])
+            kept.round,
+            kept.state,
+            np.stack([versions, np.where(reading < 0, reading, reading + 1)]),
         )
         write_checkpoint(path.with_name("twin.state"), wrong, found.extents, found.log, found.run)
         path.with_name("twin.state").replace(path)

@@ -29,7 +29,9 @@ from tests.helpers.small_horizontal import OFTEN, SMALL, one_line, resume, same,
 
 @pytest.mark.parametrize("kind", ["decomfl", "pulling", "fedavg", "fedzo", "asynchronous"])
 def test_a_killed_run_continues_to_the_same_bits(tmp_path: Path, kind: str) -> None:
-    """What a kill leaves is what the disk has at that moment: at some services, and after the very last one."""
+    """What a kill leaves is what the disk has at that moment: at some services, and after the very
+    last one.
+    """
     spec = small(kind, OFTEN)
     moments = {1, 38, 95} if kind != "asynchronous" else {1, 7, 24}
     count = 0
@@ -39,7 +41,9 @@ def test_a_killed_run_continues_to_the_same_bits(tmp_path: Path, kind: str) -> N
         count += 1
         # the last ticks come after the end: a kill before the summary was written
         if count in moments or (status.stop_reason and not (tmp_path / "last").exists()):
-            shutil.copytree(tmp_path / "run", tmp_path / ("last" if status.stop_reason else f"copy{count}"))
+            shutil.copytree(
+                tmp_path / "run", tmp_path / ("last" if status.stop_reason else f"copy{count}")
+            )
 
     whole = scenarios.run(spec, tmp_path / "run", progress=copy)
     copies = [p for p in tmp_path.iterdir() if p.name != "run"]
@@ -61,16 +65,24 @@ def test_a_run_killed_within_a_write_of_its_ledger_continues(tmp_path: Path) -> 
 
 
 def test_what_a_checkpoint_leaves_out_would_be_missed(tmp_path: Path) -> None:
-    """The control: the counts of pieces of work address the exponential delays of those that follow."""
+    """The control: the counts of pieces of work address the exponential delays of those that
+    follow.
+    """
     spec = small("decomfl", OFTEN)
     whole = scenarios.run(spec)
     stopped(spec, tmp_path / "run")
     path = tmp_path / "run" / "checkpoint.state"
     found = read_checkpoint(path, RunFolder(path.parent).identity)
     checkpoint = found.checkpoint
-    state = dict(checkpoint.state) | {"works": [[client, n + 1] for client, n in checkpoint.state["works"]]}
+    state = dict(checkpoint.state) | {
+        "works": [[client, n + 1] for client, n in checkpoint.state["works"]]
+    }
     write_checkpoint(
-        path, Checkpoint(checkpoint.round, state, checkpoint.weights), found.extents, found.log, found.run
+        path,
+        Checkpoint(checkpoint.round, state, checkpoint.weights),
+        found.extents,
+        found.log,
+        found.run,
     )
     end = resume(tmp_path / "run")
     assert end.summary["digest"] != whole.summary["digest"]
@@ -105,15 +117,20 @@ def test_neither_a_folder_nor_a_servers_model_nor_the_clients_kind_moves_bits(
     tmp_path: Path, kind: str
 ) -> None:
     whole = scenarios.run(small(kind))
-    for number, override in enumerate(((), ("method.server_model=true",), ("method.replicas=per_client",))):
+    for number, override in enumerate(
+        ((), ("method.server_model=true",), ("method.replicas=per_client",))
+    ):
         other = scenarios.run(small(kind, *override), tmp_path / str(number)).summary
         for name in ("digest", "model_digest"):
             assert other[name] == whole.summary[name]
 
 
-@pytest.mark.parametrize("kind", ["decomfl", "pulling", "schedules", "mezo", "asynchronous", "svrg"])
+@pytest.mark.parametrize(
+    "kind", ["decomfl", "pulling", "schedules", "mezo", "asynchronous", "svrg"]
+)
 def test_bytes_of_a_run_follow_from_who_took_part(kind: str) -> None:
-    """From the cohorts (or wakes) alone: 8 B per seed of a step, missed or new, 4 B per scalar, or the model.
+    """From the cohorts (or wakes) alone: 8 B per seed of a step, missed or new, 4 B per scalar, or
+    the model.
 
     A client that has to say first how far it has come sends 8 B more for each answer.
     """
@@ -132,13 +149,17 @@ def test_bytes_of_a_run_follow_from_who_took_part(kind: str) -> None:
         pulls = pull_after is not None and len(missed) > pull_after and state < lacks
         assert row["pulled"] == pulls
         assert row["missed"] == len(missed)
-        down += (state if pulls else lacks) + (0 if kind == "asynchronous" else 8 * given.local_steps)
+        down += (state if pulls else lacks) + (
+            0 if kind == "asynchronous" else 8 * given.local_steps
+        )
         up += 4 * pairs + (8 if kind == "asynchronous" else 0)
         at[client] = read
     messages: Sequence[dict[str, Any]] = run.rows("message").to_pylist()
     served = {(r["client"], r["read"] + 1) for r in rows}
     counted = sum(
-        m["bytes"] for m in messages if m["direction"] == "down" and (m["client"], m["round"]) in served
+        m["bytes"]
+        for m in messages
+        if m["direction"] == "down" and (m["client"], m["round"]) in served
     )
     if kind == "mezo":
         assert run.summary["bytes_up"] == run.summary["bytes_down"] == 0
@@ -146,12 +167,18 @@ def test_bytes_of_a_run_follow_from_who_took_part(kind: str) -> None:
     assert counted == down
     answers = sum(m["direction"] == "down" for m in messages)
     up += 8 * answers if kind in ("asynchronous", "svrg") else 0
-    assert run.summary["bytes_up"] == up == sum(m["bytes"] for m in messages if m["direction"] == "up")
-    assert run.summary["bytes_down"] == sum(m["bytes"] for m in messages if m["direction"] == "down")
+    assert (
+        run.summary["bytes_up"] == up == sum(m["bytes"] for m in messages if m["direction"] == "up")
+    )
+    assert run.summary["bytes_down"] == sum(
+        m["bytes"] for m in messages if m["direction"] == "down"
+    )
     assert (kind == "pulling") == any(r["pulled"] for r in rows)
 
 
-def test_what_a_method_takes_over_is_said_with_every_result_and_after_a_resumption(tmp_path: Path) -> None:
+def test_what_a_method_takes_over_is_said_with_every_result_and_after_a_resumption(
+    tmp_path: Path,
+) -> None:
     changes = ["method.name=fedavg", *(s for s in SMALL if "updates" not in s), "budget.updates=4"]
     spec = scenarios.load("digits_decomfl", changes)
     assert "takes over" in spec.note
@@ -165,7 +192,9 @@ def test_what_a_method_takes_over_is_said_with_every_result_and_after_a_resumpti
 def test_no_acknowledged_update_leaves_the_ledger_when_a_resumed_run_is_killed_again(
     tmp_path: Path, kind: str
 ) -> None:
-    """Killed before there was a checkpoint of what the ledger has: it is compared with what is made again."""
+    """Killed before there was a checkpoint of what the ledger has: it is compared with what is made
+    again.
+    """
     spec, folder = small(kind, "record.flush=1000"), tmp_path / "run"
     whole = scenarios.run(spec)
     kill_at(11, spec, folder)
@@ -212,14 +241,18 @@ def by_hand(folder: Path, version: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("kind", ["decomfl", "asynchronous", "secret", "adam", "svrg"])
-def test_any_version_is_rebuilt_with_snapshots_on_the_way_or_without(tmp_path: Path, kind: str) -> None:
+def test_any_version_is_rebuilt_with_snapshots_on_the_way_or_without(
+    tmp_path: Path, kind: str
+) -> None:
     plain = scenarios.run(small(kind), tmp_path / "plain")
     scenarios.run(small(kind, "record.snapshots=5"), tmp_path / "kept")
     with Ledger.open(tmp_path / "kept" / "ledger") as ledger:
         kept = [(ledger.load_snapshot(MODEL, until) or (None,))[0] for until in (4, 5, 9, 24)]
     assert kept == [None, 5, 5, 20]
     for at in (0, 1, 5, 12, 20, 24):
-        models = [rebuild(tmp_path / name, at).models[MODEL].tobytes() for name in ("plain", "kept")]
+        models = [
+            rebuild(tmp_path / name, at).models[MODEL].tobytes() for name in ("plain", "kept")
+        ]
         assert models[0] == models[1] == by_hand(tmp_path / "plain", at).tobytes()
     assert rebuild(tmp_path / "plain", 12).verified is None
     last = rebuild(tmp_path / "kept")
@@ -230,11 +263,15 @@ def test_any_version_is_rebuilt_with_snapshots_on_the_way_or_without(tmp_path: P
     assert rebuild(tmp_path / "plain").verified is None
 
 
-def test_snapshots_are_really_used_and_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_snapshots_are_really_used_and_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     scenarios.run(small("decomfl", "record.snapshots=5"), tmp_path / "run")
     asked: list[tuple[int, int | None]] = []
     since = Ledger.since
-    monkeypatch.setattr(Ledger, "since", lambda self, a, b=None: asked.append((a, b)) or since(self, a, b))
+    monkeypatch.setattr(
+        Ledger, "since", lambda self, a, b=None: asked.append((a, b)) or since(self, a, b)
+    )
     rebuild(tmp_path / "run", 17)
     assert asked == [(15, 17)]
     path = next((tmp_path / "run" / "ledger" / "snapshots" / MODEL).glob("*15.npz"))
@@ -252,10 +289,15 @@ def test_a_clients_model_is_the_one_it_read_last(tmp_path: Path, kind: str) -> N
     rows = run.rows("sync").to_pylist()
     for client in range(0, 12, 3):
         for at in (0, 6, 24):
-            read = max((r["read"] for r in rows if r["client"] == client and r["round"] <= at), default=0)
+            read = max(
+                (r["read"] for r in rows if r["client"] == client and r["round"] <= at), default=0
+            )
             found = rebuild(tmp_path / "run", at, client)
             assert found.updates == read
-            assert found.models[f"client {client}"].tobytes() == by_hand(tmp_path / "run", read).tobytes()
+            assert (
+                found.models[f"client {client}"].tobytes()
+                == by_hand(tmp_path / "run", read).tobytes()
+            )
     if kind == "decomfl":
         # who took part in the last round has reverted to the model before it
         cohort = [r["client"] for r in rows if r["round"] == 24]
@@ -279,7 +321,9 @@ def test_what_is_not_on_record_is_refused(tmp_path: Path, arguments: Any, said: 
 
 
 @pytest.mark.parametrize("kind", ["decomfl", "asynchronous"])
-def test_a_clients_model_is_known_of_a_killed_run_as_far_as_its_rows_go(tmp_path: Path, kind: str) -> None:
+def test_a_clients_model_is_known_of_a_killed_run_as_far_as_its_rows_go(
+    tmp_path: Path, kind: str
+) -> None:
     spec = small(kind, "record.checkpoint_updates=5")
     scenarios.run(spec, tmp_path / "whole")
     kill_at(13, spec, tmp_path / "killed")

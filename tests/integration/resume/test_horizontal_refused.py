@@ -80,7 +80,9 @@ def damage(folder: Path, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["flip", "cut", "gone", "header"])
-def test_a_damaged_ledger_is_refused_by_name_and_nothing_is_touched(tmp_path: Path, how: str) -> None:
+def test_a_damaged_ledger_is_refused_by_name_and_nothing_is_touched(
+    tmp_path: Path, how: str
+) -> None:
     """Cut off: what is there is whole, but the checkpoint counts on more."""
     stopped(small("decomfl", OFTEN), tmp_path / "run")
     damage(tmp_path / "run", how)
@@ -95,7 +97,9 @@ def test_a_damaged_ledger_is_refused_by_name_and_nothing_is_touched(tmp_path: Pa
         one_line(error.value)
 
 
-def test_a_ledger_with_a_seed_for_each_direction_is_refused_and_nothing_is_touched(tmp_path: Path) -> None:
+def test_a_ledger_with_a_seed_for_each_direction_is_refused_and_nothing_is_touched(
+    tmp_path: Path,
+) -> None:
     """Its pairs would lead elsewhere."""
     spec = small("decomfl", OFTEN)
     stopped(spec, tmp_path / "run")
@@ -105,7 +109,9 @@ def test_a_ledger_with_a_seed_for_each_direction_is_refused_and_nothing_is_touch
     Ledger.create(folder, earlier).close()
     before = contents(tmp_path / "run")
     for work in (resuming, rebuild):
-        with pytest.raises(InputError, match=r"a ledger of format 1 .* wanted a ledger of format 2") as error:
+        with pytest.raises(
+            InputError, match=r"a ledger of format 1 .* wanted a ledger of format 2"
+        ) as error:
             work(tmp_path / "run")
         one_line(error.value)
     assert contents(tmp_path / "run") == before
@@ -129,7 +135,11 @@ def test_adding_back_without_rounds_is_refused() -> None:
 
 def test_a_wall_clock_run_is_rebuilt_and_when_complete_not_resumed(tmp_path: Path) -> None:
     spec = small(
-        "asynchronous", "clock.kind=wall", "arrivals.rate=40", "clock.compute=0.001", "resources.hosts=2"
+        "asynchronous",
+        "clock.kind=wall",
+        "arrivals.rate=40",
+        "clock.compute=0.001",
+        "resources.hosts=2",
     )
     run = scenarios.run(spec, tmp_path / "run")
     assert run.summary["updates"] == 24
@@ -142,7 +152,9 @@ def test_a_wall_clock_run_is_rebuilt_and_when_complete_not_resumed(tmp_path: Pat
 
 @pytest.mark.parametrize("out", [True, False])
 def test_a_wall_clock_run_past_the_first_trimming_ends_well(tmp_path: Path, out: bool) -> None:
-    """Who evaluates lags behind all clients: with or without a folder it must still find its way."""
+    """Who evaluates lags behind all clients: with or without a folder it must still find its
+    way.
+    """
     rest = ("budget.updates=150", "evaluate.every=1000", "split.clients=2", "resources.hosts=2")
     spec = small("asynchronous", "clock.kind=wall", "arrivals.rate=400", "clock.compute=0", *rest)
     run = scenarios.run(spec, tmp_path / "run" if out else None)
@@ -155,7 +167,11 @@ def test_missing_rows_are_named_before_anything_is_dropped(
 ) -> None:
     monkeypatch.setattr(write_ahead_log, "_LONGEST_LOG", 0)  # each checkpoint's rows are parts
     stopped(small("decomfl", OFTEN), tmp_path / "run")
-    for kind, path in (("all", "rows"), ("first", "rows/message/part-00000.parquet"), ("last", None)):
+    for kind, path in (
+        ("all", "rows"),
+        ("first", "rows/message/part-00000.parquet"),
+        ("last", None),
+    ):
         folder = tmp_path / kind
         shutil.copytree(tmp_path / "run", folder)
         found = read_checkpoint(folder / CHECKPOINT, RunFolder(folder).identity)

@@ -44,16 +44,31 @@ def stop_at(updates: int, spec: Any, folder: Path) -> None:
 
 
 def resumed(spec: Any, folder: Path) -> Any:
-    """Continue an interrupted run to its end, hold it against an uninterrupted one, and return that."""
+    """Continue an interrupted run to its end, hold it against an uninterrupted one, and return
+    that.
+    """
     whole, checkpoint = scenarios.run(spec), RunFolder.open(folder).checkpoint()
     assert checkpoint is not None
     prepared, opened, _ = continued(folder)
     seen: list[int] = []
     end = run_prepared(prepared, opened, progress=lambda status: seen.append(status.updates))
-    for field in ("digest", "model_digest", "updates", "bytes_up", "bytes_down", "epsilon", "vector_length"):
+    for field in (
+        "digest",
+        "model_digest",
+        "updates",
+        "bytes_up",
+        "bytes_down",
+        "epsilon",
+        "vector_length",
+    ):
         assert end.summary.get(field) == whole.summary.get(field), field
-    assert end.summary.get("ledger", {}).get("digest") == whole.summary.get("ledger", {}).get("digest")
-    assert (end.summary["status"], digest(RunFolder.open(folder).rows())) == ("done", whole.summary["digest"])
+    assert end.summary.get("ledger", {}).get("digest") == whole.summary.get("ledger", {}).get(
+        "digest"
+    )
+    assert (end.summary["status"], digest(RunFolder.open(folder).rows())) == (
+        "done",
+        whole.summary["digest"],
+    )
     assert min(updates for updates in seen if updates) >= checkpoint.round
     assert end.summary["checkpoints"]["count"] > 0
     assert RunFolder.open(folder).checkpoint() is None
@@ -62,14 +77,18 @@ def resumed(spec: Any, folder: Path) -> Any:
     return whole
 
 
-# a method's roles are the same with both engines, and their models are in the checkpoint of any method
+# a method's roles are the same with both engines, and their models are in the checkpoint of any
+# method
 @pytest.mark.parametrize(
     ("name", "changes", "engine"),
     [*((*case, "compiled") for case in VERTICAL), *((*case, "torch") for case in PLAIN)],
     ids=lambda each: each if isinstance(each, str) else "-".join(each),
 )
 def test_an_interrupted_vertical_run_comes_to_the_same_bits(tmp_path, name, changes, engine):
-    spec, folder = small_vertical.scenario(name, *changes, f"model.engine={engine}"), tmp_path / "run"
+    spec, folder = (
+        small_vertical.scenario(name, *changes, f"model.engine={engine}"),
+        tmp_path / "run",
+    )
     for interrupt, updates in ((kill_at, 24), (stop_at, 35), (kill_at, 48)):
         interrupt(updates, spec, folder)
     resumed(spec, folder)
@@ -87,7 +106,8 @@ def test_an_interrupted_horizontal_run_comes_to_the_same_bits(tmp_path, kind):
         assert again.models[MODEL].tobytes() == whole.models[MODEL].tobytes()
 
 
-# The disk is full, or the folder made read-only, in the midst of a run: the folder is named, and nothing is lost.
+# The disk is full, or the folder made read-only, in the midst of a run: the folder is named, and
+# nothing is lost.
 
 
 @pytest.fixture
@@ -114,12 +134,16 @@ def full(monkeypatch):
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS])
-@pytest.mark.parametrize(("what", "calls"), [("append_rows", 3), ("write_checkpoint", 2), ("ledger", 60)])
+@pytest.mark.parametrize(
+    ("what", "calls"), [("append_rows", 3), ("write_checkpoint", 2), ("ledger", 60)]
+)
 def test_what_cannot_be_written_ends_the_run_and_a_resume_loses_nothing(
     small, tmp_path, full, monkeypatch, what, calls, number
 ):
     spec = small("record.checkpoint=1e-9", "record.checkpoint_updates=20")
-    monkeypatch.setattr(write_ahead_log, "_LONGEST_LOG", 1 << 12)  # so that rows become parts in the midst
+    monkeypatch.setattr(
+        write_ahead_log, "_LONGEST_LOG", 1 << 12
+    )  # so that rows become parts in the midst
     with monkeypatch.context():
         full(what, calls, number)
         with pytest.raises(RunError, match=os.strerror(number)) as caught:

@@ -12,10 +12,19 @@ from tests.helpers.kills import evaluating_again, hold_uploads, kill_at
 from tests.helpers.runs import run_prepared
 from tests.helpers.small_horizontal import stop_after
 
-WALL = ("clock.kind=wall", "clock.compute=0.005", "network.latency=0.002", "record.checkpoint_updates=20")
+WALL = (
+    "clock.kind=wall",
+    "clock.compute=0.005",
+    "network.latency=0.002",
+    "record.checkpoint_updates=20",
+)
 SMALL = (
-    *("data.train_rows=150", "data.test_rows=60", "budget.updates=150", "evaluate.every=25"),
-    *("resources.hosts=2", "record.flush=1000"),
+    "data.train_rows=150",
+    "data.test_rows=60",
+    "budget.updates=150",
+    "evaluate.every=25",
+    "resources.hosts=2",
+    "record.flush=1000",
 )
 DECOMFL = (
     "split.clients=12",
@@ -25,8 +34,15 @@ DECOMFL = (
     "model.hidden=[6]",
 )
 USERS = (
-    *("split.clients=3", "users.count=12", "method.perturbations=3", "arrivals.rate=150"),
-    *("privacy={}", "privacy.mode=user", "privacy.multiplier=2.0", "privacy.delta=1e-3", "privacy.clip=0.1"),
+    "split.clients=3",
+    "users.count=12",
+    "method.perturbations=3",
+    "arrivals.rate=150",
+    "privacy={}",
+    "privacy.mode=user",
+    "privacy.multiplier=2.0",
+    "privacy.delta=1e-3",
+    "privacy.clip=0.1",
 )
 KINDS = {
     "decomfl": ("decomfl_async", DECOMFL),

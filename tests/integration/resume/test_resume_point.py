@@ -1,4 +1,6 @@
-"""What a killed horizontal run continues from: the newest model beside its ledger, so that little is replayed."""
+"""What a killed horizontal run continues from: the newest model beside its ledger, so that little
+is replayed.
+"""
 
 import shutil
 from pathlib import Path
@@ -19,7 +21,9 @@ from tests.helpers.small_horizontal import OFTEN, resume, same, small
 
 KINDS = ("decomfl", "secret", "per_client", "add_back", "asynchronous")
 LAST = 20
-"""Updates after which the copies are made: the one before is a round behind, as the checkpoint may be."""
+"""Updates after which the copies are made: the one before is a round behind, as the checkpoint may
+be.
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -67,7 +71,9 @@ def test_a_killed_run_continues_from_the_newest_model_to_the_same_bits(
         assert not (tmp_path / folder / "ledger" / "snapshots" / model_evaluator.RESUMED).exists()
 
 
-def test_without_such_a_model_all_is_replayed_to_the_same_bits(tmp_path: Path, replayed: list[int]) -> None:
+def test_without_such_a_model_all_is_replayed_to_the_same_bits(
+    tmp_path: Path, replayed: list[int]
+) -> None:
     whole = killed(tmp_path / "run", tmp_path / "copy", "decomfl")
     shutil.rmtree(tmp_path / "copy" / "ledger" / "snapshots")
     replayed.clear()
@@ -89,7 +95,11 @@ def test_a_damaged_one_is_named_before_a_row_is_dropped(tmp_path: Path) -> None:
     path = max((tmp_path / "copy" / "ledger" / "snapshots" / model_evaluator.RESUMED).iterdir())
     data = path.read_bytes()
     path.write_bytes(data[:99] + bytes([data[99] ^ 1]) + data[100:])
-    before = {p: p.read_bytes() for p in (tmp_path / "copy").rglob("*") if p.is_file() and p.name != ".lock"}
+    before = {
+        p: p.read_bytes()
+        for p in (tmp_path / "copy").rglob("*")
+        if p.is_file() and p.name != ".lock"
+    }
     with pytest.raises(DataError, match=f"{path.name}: is damaged.*delete it"):
         resume(tmp_path / "copy")
     assert all(p.read_bytes() == data for p, data in before.items())
@@ -116,7 +126,9 @@ def test_the_last_two_are_kept_each_a_quarter_later(tmp_path: Path) -> None:
     assert seen[2] == set()
     assert seen[3] == {4}
     times = {4: 1, 5: 2, 7: 2, 9: 3, 12: 3, 15: 4, 19: 5, 24: 6, 30: 1}
-    assert [max(kept) for kept in seen[3:]] == [version for version in times for _ in range(times[version])]
+    assert [max(kept) for kept in seen[3:]] == [
+        version for version in times for _ in range(times[version])
+    ]
     assert all(len(kept) <= 2 for kept in seen)
     assert seen[-1] == {24, 30}
     ledger.close()
@@ -128,7 +140,9 @@ def _at(ledger: Ledger, version: int) -> bool:
 
 
 @pytest.mark.parametrize("folder", [None, "ledger"])
-def test_snapshots_of_a_name_are_forgotten_up_to_a_version(tmp_path: Path, folder: str | None) -> None:
+def test_snapshots_of_a_name_are_forgotten_up_to_a_version(
+    tmp_path: Path, folder: str | None
+) -> None:
     ledger = fill(Ledger.create(tmp_path / folder if folder else None, HEADER), 30)
     for name in ("a", "b"):
         for version in (5, 10, 20):

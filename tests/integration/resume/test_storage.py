@@ -19,7 +19,14 @@ from tests.helpers.kills import Killed
 from tests.helpers.runs import run_prepared
 from tests.helpers.small_horizontal import small as small_horizontal
 from tests.helpers.small_horizontal import stop_after
-from tests.helpers.storages import FRESH_NOISE, QUICK, RecordedStorage, full_disk, leave_as_killed, left_after
+from tests.helpers.storages import (
+    FRESH_NOISE,
+    QUICK,
+    RecordedStorage,
+    full_disk,
+    leave_as_killed,
+    left_after,
+)
 
 OFTEN = ("record.checkpoint_updates=10", "record.flush=0.01")
 
@@ -55,7 +62,11 @@ def test_whatever_act_a_kill_interrupts_another_machine_continues_to_the_same_bi
     seen, left = set(), left_after([], tmp_path / "left")
     for act in storage.acts:
         left = left_after([], tmp_path / "left", torn=act)
-        commit = latest(left) if left.names("commits") and seen | set(left.names("commits")[1:]) else None
+        commit = (
+            latest(left)
+            if left.names("commits") and seen | set(left.names("commits")[1:])
+            else None
+        )
         if commit and commit.name not in seen:
             seen.add(commit.name)
             other = shutil.copytree(tmp_path / "left", tmp_path / "other")
@@ -64,7 +75,10 @@ def test_whatever_act_a_kill_interrupts_another_machine_continues_to_the_same_bi
                 assert RunFolder.open(tmp_path / "here").summary()["digest"] == whole["digest"]
             else:
                 again = go_on(other.as_uri(), tmp_path / "here").summary
-                assert (again["digest"], again["model_digest"]) == (whole["digest"], whole["model_digest"])
+                assert (again["digest"], again["model_digest"]) == (
+                    whole["digest"],
+                    whole["model_digest"],
+                )
             shutil.rmtree(other)
             shutil.rmtree(tmp_path / "here")
         elif commit:  # the same as before this act, whatever it has deleted
@@ -86,20 +100,33 @@ def killing(uploader, at):
 
 
 def lose(spec, uri, folder, at=12):
-    """Start a run in this process and end it as a kill does; its storage keeps what it had at that update."""
+    """Start a run in this process and end it as a kill does; its storage keeps what it had at that
+    update.
+    """
 
     def start():
         with download.created(uri, "run") as uploader:
-            run_local(prepare(spec), RunOptions(folder, storage=uploader, progress=killing(uploader, at)))
+            run_local(
+                prepare(spec), RunOptions(folder, storage=uploader, progress=killing(uploader, at))
+            )
 
     with pytest.raises(Killed):
         start()
 
 
 USERS = (
-    *("data.train_rows=150", "data.test_rows=60", "split.clients=3", "users.count=12"),
-    *("method.perturbations=3", "evaluate.every=5", "network.latency=0.05"),
-    *("privacy={}", "privacy.mode=user", "privacy.multiplier=2.0", "privacy.delta=1e-3", "privacy.clip=0.1"),
+    "data.train_rows=150",
+    "data.test_rows=60",
+    "split.clients=3",
+    "users.count=12",
+    "method.perturbations=3",
+    "evaluate.every=5",
+    "network.latency=0.05",
+    "privacy={}",
+    "privacy.mode=user",
+    "privacy.multiplier=2.0",
+    "privacy.delta=1e-3",
+    "privacy.clip=0.1",
 )
 FRESH = {
     "records": ("digits_dpzv", ("budget.updates=40", *OFTEN)),
@@ -111,13 +138,20 @@ FRESH = {
 
 @pytest.mark.parametrize("kind", FRESH)
 def test_a_lost_run_with_fresh_noise_resumes_in_its_own_folder_alone(tmp_path, kind):
-    """Elsewhere it would draw the noise of its last releases a second time. Here all of them are on record."""
+    """Elsewhere it would draw the noise of its last releases a second time. Here all of them are on
+    record.
+    """
     name, changes = FRESH[kind]
-    spec, uri = scenarios.load(name, [*changes, "data.train_rows=150"]), (tmp_path / "storage").as_uri()
+    spec, uri = (
+        scenarios.load(name, [*changes, "data.train_rows=150"]),
+        (tmp_path / "storage").as_uri(),
+    )
     with pytest.warns(RuntimeWarning, match=FRESH_NOISE):
         lose(spec, uri, tmp_path / "lost")
     (tmp_path / "lost" / "summary.json").unlink()  # which the error writes, and a kill does not
-    with pytest.raises(NotRecomputable, match="did not end cleanly: the releases after its last upload"):
+    with pytest.raises(
+        NotRecomputable, match="did not end cleanly: the releases after its last upload"
+    ):
         go_on(uri, tmp_path / "here")
     assert not (tmp_path / "here").exists()
     with Ledger.open(tmp_path / "lost" / "ledger") as ledger:
@@ -134,7 +168,10 @@ def test_a_run_stopped_cleanly_resumes_anywhere_with_fresh_noise(small, tmp_path
     spec = small("privacy.noise=system", *OFTEN, "budget.updates=40")
     stop, progress = stop_after(20)
     with download.created(uri, "run") as uploader, pytest.warns(RuntimeWarning, match=FRESH_NOISE):
-        run_local(prepare(spec), RunOptions(tmp_path / "run", storage=uploader, progress=progress, stop=stop))
+        run_local(
+            prepare(spec),
+            RunOptions(tmp_path / "run", storage=uploader, progress=progress, stop=stop),
+        )
     for name in ("early", "late"):
         download.fetch(uri, tmp_path / name)
         with pytest.raises(InputError, match="machine's copy"):
@@ -186,20 +223,26 @@ def test_a_storage_that_fails_for_good_ends_the_run_which_resumes_in_its_folder(
     assert again.summary["updates"] >= summary["updates"] + 10
 
 
-@pytest.mark.parametrize(("out", "storage"), [("run", "run"), ("run", "run/storage"), ("run/here", "run")])
+@pytest.mark.parametrize(
+    ("out", "storage"), [("run", "run"), ("run", "run/storage"), ("run/here", "run")]
+)
 def test_a_storage_and_its_folder_lie_apart(tmp_path, small, out, storage):
     uri = (tmp_path / storage).as_uri()
     with pytest.raises(InputError, match="or has it in itself; choose another"):
         raydpzv.run(small("privacy.noise=seeded"), tmp_path / out, storage=uri)
     assert not list(tmp_path.iterdir())
-    raydpzv.run(small("privacy.noise=seeded"), tmp_path / "run", storage=(tmp_path / "runs").as_uri())
+    raydpzv.run(
+        small("privacy.noise=seeded"), tmp_path / "run", storage=(tmp_path / "runs").as_uri()
+    )
 
 
 def test_a_storage_that_holds_a_run_starts_no_other(small, tmp_path):
     uri = (tmp_path / "storage").as_uri()
     spec = small("privacy.noise=seeded")
     raydpzv.run(spec, tmp_path / "run", storage=uri)
-    with pytest.raises(InputError, match="holds a run already; choose another --storage, or continue it"):
+    with pytest.raises(
+        InputError, match="holds a run already; choose another --storage, or continue it"
+    ):
         raydpzv.run(spec, tmp_path / "other", storage=uri)
     with pytest.raises(InputError, match="this run is complete"):
         go_on(uri, tmp_path / "run")

@@ -1,4 +1,6 @@
-"""What a folder says of a run that was stopped and has gone on since: never what it had released by the stop."""
+"""What a folder says of a run that was stopped and has gone on since: never what it had released by
+the stop.
+"""
 
 import shutil
 from pathlib import Path
@@ -22,7 +24,9 @@ DPZV = ("digits_dpzv", "data.train_rows=400", "method.perturbations=2", "privacy
 
 def spec(*changes: str) -> Any:
     name, *rest = DPZV
-    return scenarios.load(name, [*rest, "budget.updates=60", "record.checkpoint_updates=10", *changes])
+    return scenarios.load(
+        name, [*rest, "budget.updates=60", "record.checkpoint_updates=10", *changes]
+    )
 
 
 def stopped_at(updates: int, folder: Path) -> dict[str, Any]:
@@ -76,10 +80,15 @@ def test_a_run_without_checkpoints_starts_again_and_takes_some(tmp_path: Path) -
     found = RunFolder.open(run).checkpoint()
     assert found.round == 5
     experiment, opened, _ = continued(run)
-    assert run_prepared(experiment, opened).summary["digest"] == scenarios.run(spec()).summary["digest"]
+    assert (
+        run_prepared(experiment, opened).summary["digest"]
+        == scenarios.run(spec()).summary["digest"]
+    )
 
 
-def test_what_a_kill_after_the_end_left_is_deleted_when_somebody_would_continue(tmp_path: Path) -> None:
+def test_what_a_kill_after_the_end_left_is_deleted_when_somebody_would_continue(
+    tmp_path: Path,
+) -> None:
     run = tmp_path / "run"
     stopped_at(20, run)
     shutil.copytree(run, tmp_path / "stopped")
@@ -102,7 +111,9 @@ def test_the_pace_of_a_run_that_was_continued_is_that_of_its_last_segment(tmp_pa
     shown = dict(summary_rows({**summary, "seconds": 8.0}))
     assert shown["real time"] == "8 s, since it was continued after update 20"
     assert shown["updates per real second"] == "5"
-    assert dict(summary_rows({**summary, "seconds": 8.0, "updates_before": 0}))["real time"] == "8 s"
+    assert (
+        dict(summary_rows({**summary, "seconds": 8.0, "updates_before": 0}))["real time"] == "8 s"
+    )
 
 
 def test_a_segment_that_cannot_begin_lets_go_of_its_folder(tmp_path: Path) -> None:

@@ -54,7 +54,9 @@ def test_a_stopped_run_continues_to_the_bits_of_a_whole_one(tmp_path: Path, kind
 
 @each_kind
 def test_a_killed_run_releases_nothing_a_second_time(tmp_path: Path, kind: str) -> None:
-    """Noise that nobody can draw again: what the ledger had at the kill stays, beyond the last checkpoint too."""
+    """Noise that nobody can draw again: what the ledger had at the kill stays, beyond the last
+    checkpoint too.
+    """
     spec, count = small(kind), 0
 
     def copy(status: Any) -> None:
@@ -77,8 +79,8 @@ def test_a_killed_run_releases_nothing_a_second_time(tmp_path: Path, kind: str) 
         assert run.summary["updates"] == 10
         now = released(folder)
         assert np.array_equal(now[: len(was)], was)
-        # the control: what comes after is new, but for a value by chance, since all are multiples of one step: six of
-        # 780 pairs of runs shared one and none shared two; an update has six
+        # the control: what comes after is new, but for a value by chance, since all are multiples
+        # of one step: six of 780 pairs of runs shared one and none shared two; an update has six
         assert np.isin(now[len(was) :], everything).sum() <= 1
         assert rebuild(folder).verified
         assert run.summary["bytes_up"] == whole.summary["bytes_up"]
@@ -87,7 +89,11 @@ def test_a_killed_run_releases_nothing_a_second_time(tmp_path: Path, kind: str) 
 
 def test_silos_under_the_wall_clock_release_their_sums(tmp_path: Path) -> None:
     spec = small(
-        "asynchronous", "clock.kind=wall", "arrivals.rate=200", "clock.compute=0", "resources.hosts=2"
+        "asynchronous",
+        "clock.kind=wall",
+        "arrivals.rate=200",
+        "clock.compute=0",
+        "resources.hosts=2",
     )
     run = scenarios.run(spec, tmp_path / "run")
     assert run.summary["updates"] == 10
@@ -113,7 +119,9 @@ def test_what_is_published_of_a_private_run_is_rebuilt_from_its_ledger(tmp_path)
 def test_what_segments_that_came_no_further_may_have_released_is_charged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, *, checkpoint: bool
 ) -> None:
-    """Each draws noise anew for the same sums, and is killed before ledger or checkpoint know of them."""
+    """Each draws noise anew for the same sums, and is killed before ledger or checkpoint know of
+    them.
+    """
     kill_at(4, small(kind), tmp_path / "once")
     if not checkpoint:
         for path in tmp_path.glob("once/checkpoint*"):
@@ -134,7 +142,9 @@ def test_what_segments_that_came_no_further_may_have_released_is_charged(
                 resume(tmp_path / "often")
     once, often = (resume(tmp_path / name).summary["epsilon"] for name in ("once", "often"))
     counts = [int(claims[0]["scope"].split()[0]) for claims in (once, often)]
-    assert counts[1] - counts[0] == 3 * (1 if kind == "rounds" else 3), "a round, or a sum of each silo"
+    assert counts[1] - counts[0] == 3 * (1 if kind == "rounds" else 3), (
+        "a round, or a sum of each silo"
+    )
     assert counts[0] > (10 if kind == "rounds" else 9), "and the first kill"
     assert all(more["epsilon"] >= one["epsilon"] for one, more in zip(once, often, strict=True))
 
@@ -167,5 +177,7 @@ def test_the_plan_is_no_bound_for_a_run_that_continued_and_whose_account_is_lost
         (tmp_path / "run" / "begun_legs.json").unlink()
     with folder:
         writer = RowWriter(folder, 1.0, Callbacks([]))
-        RunFinalizer(prepared, writer, RunOptions()).failed(RunError("the server was lost"), Status(), None)
+        RunFinalizer(prepared, writer, RunOptions()).failed(
+            RunError("the server was lost"), Status(), None
+        )
         assert bool(folder.summary()["epsilon"]) == (not legs)

@@ -25,9 +25,18 @@ from tests.helpers.kills import Killed, kill_at
 from tests.helpers.runs import run_prepared
 
 SMALL = (
-    *("data.train_rows=150", "data.test_rows=60", "split.clients=3", "users.count=12", "evaluate.every=5"),
-    *("budget.updates=8", "record.flush=1e-3", "privacy={}", "privacy.mode=user"),
-    *("privacy.multiplier=2.0", "privacy.delta=1e-3", "privacy.clip=0.1"),
+    "data.train_rows=150",
+    "data.test_rows=60",
+    "split.clients=3",
+    "users.count=12",
+    "evaluate.every=5",
+    "budget.updates=8",
+    "record.flush=1e-3",
+    "privacy={}",
+    "privacy.mode=user",
+    "privacy.multiplier=2.0",
+    "privacy.delta=1e-3",
+    "privacy.clip=0.1",
 )
 
 
@@ -95,7 +104,9 @@ def ending_at_checkpoints(operation: Any, error: type[BaseException]) -> Any:
 def test_segments_that_end_within_a_checkpoints_writing_are_charged(
     tmp_path: Path, releases: Releases, ended: type[BaseException]
 ) -> None:
-    """Twice at one place a leg is lost in a round, then others at each step by which a checkpoint takes its name."""
+    """Twice at one place a leg is lost in a round, then others at each step by which a checkpoint
+    takes its name.
+    """
     run = tmp_path / "run"
     killed(releases, 3 * 3 + 2, lambda: scenarios.run(small(), run))
     for _ in range(2):
@@ -118,7 +129,12 @@ def test_a_segment_of_another_process_that_was_begun_and_lost_meanwhile_is_charg
     tmp_path: Path, releases: Releases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What legs were begun is read by whoever holds the folder."""
-    run, locked, waiting, go_on = tmp_path / "run", RunWriter.locked, threading.Event(), threading.Event()
+    run, locked, waiting, go_on = (
+        tmp_path / "run",
+        RunWriter.locked,
+        threading.Event(),
+        threading.Event(),
+    )
     killed(releases, 3 * 3 + 2, lambda: scenarios.run(small(), run))
     found: list[Any] = []
 
@@ -153,7 +169,9 @@ def test_what_a_storage_holds_may_have_rows_of_later_rounds(tmp_path: Path) -> N
     shutil.copy(tmp_path / "2" / CHECKPOINT, brought / CHECKPOINT)
     shutil.copytree(tmp_path / "2" / TAIL, brought / TAIL, dirs_exist_ok=True)
     before(brought / CHECKPOINT).unlink()
-    with pytest.raises(DataError, match="has rows of round"):  # the control: a run's own folder has none
+    with pytest.raises(
+        DataError, match="has rows of round"
+    ):  # the control: a run's own folder has none
         resuming(brought)
     (brought / LINK).write_text(json.dumps(asdict(Link("file:///storage", "", "1"))))
     assert resume(brought).summary["digest"] == whole["digest"]
@@ -172,7 +190,9 @@ def test_a_run_whose_newest_checkpoints_are_gone_does_not_continue(tmp_path: Pat
         resuming(run)
     shutil.rmtree(run / "rows")
     (run / "rows").mkdir()
-    with pytest.raises(DataError, match=r"has rows of round 6, but no checkpoint"):  # those in no part yet
+    with pytest.raises(
+        DataError, match=r"has rows of round 6, but no checkpoint"
+    ):  # those in no part yet
         resuming(run)
     shutil.rmtree(run / "rows")
     whole.rename(run / "rows")

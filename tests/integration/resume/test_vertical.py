@@ -19,7 +19,12 @@ from tests.helpers.small_horizontal import stop_after
 
 def test_a_killed_run_continues_to_the_same_bits(small, tmp_path):
     """kill -9 at some moment; nothing but what was flushed survives."""
-    settings = ("budget.updates=600", "record.flush=0.05", "privacy.noise=seeded", "evaluate.every=40")
+    settings = (
+        "budget.updates=600",
+        "record.flush=0.05",
+        "privacy.noise=seeded",
+        "evaluate.every=40",
+    )
     spec = small(*settings)
     whole = scenarios.run(spec).summary
     folder = tmp_path / "run"
@@ -35,7 +40,9 @@ def test_a_killed_run_continues_to_the_same_bits(small, tmp_path):
 
 
 def test_what_only_the_ledger_knows_is_sent_again_too(small, tmp_path):
-    """A kill loses the rows since the last flush; the ledger has every release that left the server."""
+    """A kill loses the rows since the last flush; the ledger has every release that left the
+    server.
+    """
     spec = small("privacy.noise=system", "record.flush=1000")
     folder = tmp_path / "run"
     kill_at(60, spec, folder)
@@ -68,7 +75,9 @@ def releases(folder):
     """Return what the ledger holds: every release that left the server."""
     with Ledger.open(folder / "ledger") as ledger:
         found = ledger.since(0)
-    address = zip(found.party.tolist(), found.step.tolist(), found.perturbation.tolist(), strict=True)
+    address = zip(
+        found.party.tolist(), found.step.tolist(), found.perturbation.tolist(), strict=True
+    )
     return dict(zip(address, found.scalar.tolist(), strict=True))
 
 

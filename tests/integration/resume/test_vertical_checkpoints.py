@@ -28,7 +28,9 @@ def test_a_ledger_is_read_once_to_continue_with_its_run(tmp_path, monkeypatch):
     kill_at(24, spec, folder)
     opened = []
     monkeypatch.setattr(
-        Ledger, "open", lambda path, real=Ledger.open, **named: opened.append(named) or real(path, **named)
+        Ledger,
+        "open",
+        lambda path, real=Ledger.open, **named: opened.append(named) or real(path, **named),
     )
     experiment, going_on, _ = resuming(folder)
     summary = run_prepared(experiment, going_on).summary
@@ -44,9 +46,11 @@ SYSTEM = {
 
 
 def copied_at(updates, spec, folder):
-    """Run to the end; return the summary, and a copy of the folder as a kill would have left it, but for its ledger.
+    """Run to the end; return the summary, and a copy of the folder as a kill would have left it,
+    but for its ledger.
 
-    That has all releases of the run, as if the kill had lost all rows of what came after the checkpoint.
+    That has all releases of the run, as if the kill had lost all rows of what came after the
+    checkpoint.
     """
     copy = folder.with_name("copy")
 
@@ -62,7 +66,9 @@ def copied_at(updates, spec, folder):
 
 @pytest.mark.parametrize("kind", [*SYSTEM, "proved"])
 def test_releases_beyond_the_checkpoint_are_given_out_again(tmp_path, kind):
-    """Also sums that wait for the rest of their release, the mean of the last models, and the account."""
+    """Also sums that wait for the rest of their release, the mean of the last models, and the
+    account.
+    """
     if kind == "proved":
         waiting = ["method.gather=4", "method.average=0.8", "method.server=joint"]
         spec = sound(table(tmp_path / "table.csv"), *waiting, *RECORD)
@@ -79,7 +85,8 @@ def test_releases_beyond_the_checkpoint_are_given_out_again(tmp_path, kind):
     for field in ("digest", "model_digest", "epsilon", "updates"):
         assert again[field] == end[field], field
     assert again["ledger"]["digest"] == end["ledger"]["digest"]
-    # stopped before all that the ledger has was given out, it would tell of fewer releases than were made
+    # stopped before all that the ledger has was given out, it would tell of fewer releases than
+    # were made
     stop, progress = stop_after(42)
     with pytest.raises(StoppedEarly):
         go_on(stopped, stop=stop, progress=progress)
@@ -90,7 +97,9 @@ def test_releases_beyond_the_checkpoint_are_given_out_again(tmp_path, kind):
 def killed_once(tmp_path_factory):
     folder = tmp_path_factory.mktemp("killed") / "run"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(write_ahead_log, "_LONGEST_LOG", 0)  # so that each checkpoint's rows are parts
+        patch.setattr(
+            write_ahead_log, "_LONGEST_LOG", 0
+        )  # so that each checkpoint's rows are parts
         kill_at(35, scenario("dpzv"), folder)
     return folder
 
@@ -102,7 +111,11 @@ def killed(killed_once, tmp_path):
 
 
 def contents(folder):
-    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != ".lock"}
+    return {
+        path: path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file() and path.name != ".lock"
+    }
 
 
 def test_what_belongs_not_together_is_refused_before_anything_is_changed(killed):
@@ -127,7 +140,9 @@ def test_a_doubled_and_a_lost_row_are_found(killed):
     for wrong in (pa.concat_tables([rows, rows.slice(3, 1)]), rows.slice(1)):
         pq.write_table(wrong, part)
         found = contents(killed)
-        with pytest.raises(DataError, match=r"message: has \d+ rows where the checkpoint counts \d+"):
+        with pytest.raises(
+            DataError, match=r"message: has \d+ rows where the checkpoint counts \d+"
+        ):
             resuming(killed)
         assert contents(killed) == found
     part.write_bytes(whole)

@@ -22,7 +22,9 @@ def stopped_once(small, tmp_path_factory):
 
 @pytest.fixture
 def stopped(stopped_once, tmp_path):
-    """The folder of a run that was stopped after 40 of 120 updates: a copy for each test to harm."""
+    """The folder of a run that was stopped after 40 of 120 updates: a copy for each test to
+    harm.
+    """
     return shutil.copytree(stopped_once, tmp_path / "run")
 
 
@@ -103,7 +105,11 @@ NOISE = ("privacy.mode=paper", "privacy.epsilon=1.0", "privacy.delta=1e-5", "pri
     [
         ("vafl", ("method.max_delay=3",), "what its queries were answered with"),
         ("vafl", ("method.query_first=true",), "what its queries were answered with"),
-        ("zoo_vfl", (*NOISE, "privacy.noise=seeded"), "zoo_vfl keeps no ledger of what it releases"),
+        (
+            "zoo_vfl",
+            (*NOISE, "privacy.noise=seeded"),
+            "zoo_vfl keeps no ledger of what it releases",
+        ),
         ("vafl", NOISE, "its noise on every embedding row came from the operating system"),
     ],
 )

@@ -33,10 +33,28 @@ SMALL = ("budget.updates=150", "evaluate.every=40", "data.train_rows=150", "data
 SCENARIOS = {"dpzv": "digits_dpzv"}
 PLAIN = ("privacy.mode=none",)
 CASES = [
-    *[(name, () if name == "dpzv" else PLAIN) for name, found in METHODS.items() if found.kind == "vertical"],
-    ("dpzv", ("method.server=zo", "method.batches=poisson", "method.perturbations=2", "model.engine=torch")),
-    ("dpzv", ("method.lr_at=[[30, 0.001], [90, 0.0005]]", "network.latency=0.01", "clock.compute=0.005")),
-    ("vafl", ("method.synchrony=t-synchronous", "method.wait_for=3", "method.momentum=0.5", *PLAIN)),
+    *[
+        (name, () if name == "dpzv" else PLAIN)
+        for name, found in METHODS.items()
+        if found.kind == "vertical"
+    ],
+    (
+        "dpzv",
+        (
+            "method.server=zo",
+            "method.batches=poisson",
+            "method.perturbations=2",
+            "model.engine=torch",
+        ),
+    ),
+    (
+        "dpzv",
+        ("method.lr_at=[[30, 0.001], [90, 0.0005]]", "network.latency=0.01", "clock.compute=0.005"),
+    ),
+    (
+        "vafl",
+        ("method.synchrony=t-synchronous", "method.wait_for=3", "method.momentum=0.5", *PLAIN),
+    ),
     ("vafl", ("network.latency=0.02", "clock.service=0.002", *PLAIN)),
     ("sgd", ("network.latency=0.01", "method.momentum=0.5", "model.engine=torch")),
     ("czofo", ("method.upload_bits=4", "method.answer_bits=8", "method.momentum=0.5", *PLAIN)),
@@ -51,7 +69,9 @@ def go_on(folder, **options):
     """Go on to the end; what was told of the run at last is what its rows come to."""
     told = []
     experiment, opened, _ = resuming(folder)
-    end = run_prepared(experiment, opened, **{"runner": "local", "progress": told.append, **options}).summary
+    end = run_prepared(
+        experiment, opened, **{"runner": "local", "progress": told.append, **options}
+    ).summary
     if told:
         for name in ("updates", "uploads", "bytes_up", "bytes_down"):
             assert getattr(told[-1], name) == end[name], name
@@ -71,7 +91,9 @@ def check_legs(folder, end, legs):
     """Each upload is served once, legs and their gaps are on record, and a replay has every bit."""
     rows = RunFolder.open(folder).rows()
     assert end["status"] == "done"
-    assert rows["service"].sort_by("round").column("round").to_pylist() == list(range(1, end["updates"] + 1))
+    assert rows["service"].sort_by("round").column("round").to_pylist() == list(
+        range(1, end["updates"] + 1)
+    )
     steps = Counter(
         zip(*(rows["service"].column(name).to_pylist() for name in ("client", "step")), strict=True)
     )
@@ -85,7 +107,9 @@ def check_legs(folder, end, legs):
     for leg in found:
         before = [trip["applied"] for trip in service[: leg["round"]]]
         assert all(math.isnan(at) or at <= leg["time"] for at in before), "nobody knows when it was"
-        assert all(trip["due"] >= leg["time"] for trip in service[leg["round"] :] if trip["due"] > 0)
+        assert all(
+            trip["due"] >= leg["time"] for trip in service[leg["round"] :] if trip["due"] > 0
+        )
         again = service[leg["round"] - leg["recovered"] : leg["round"]]
         assert all(trip["served"] == leg["time"] for trip in again)
     every = RunFolder.open(folder).spec().evaluate.every
@@ -113,8 +137,15 @@ def test_a_run_killed_twice_continues_in_a_second_and_a_third_segment(tmp_path, 
 
 @pytest.mark.parametrize("head", ["joint", "frozen"])
 def test_uploads_that_gather_in_a_release_are_made_anew(tmp_path, head):
-    """What the ledger has of releases of several uploads says in which order these can have been served."""
-    overrides = ("method.gather=4", "method.average=0.8", f"method.server={head}", "budget.updates=240")
+    """What the ledger has of releases of several uploads says in which order these can have been
+    served.
+    """
+    overrides = (
+        "method.gather=4",
+        "method.average=0.8",
+        f"method.server={head}",
+        "budget.updates=240",
+    )
     spec = sound(table(tmp_path / "table.csv"), *WALL, *overrides)
     folder = tmp_path / "run"
     for updates in (70, 140):
@@ -127,14 +158,18 @@ def test_uploads_that_gather_in_a_release_are_made_anew(tmp_path, head):
 
 
 def proved_epsilon(experiment, entries):
-    """ε (replace one record) of releases by client and step, from noise, batches and the Gaussian tail alone."""
+    """ε (replace one record) of releases by client and step, from noise, batches and the Gaussian
+    tail alone.
+    """
     clients, counts = [factory.make() for factory in experiment.clients], Counter()
     for client, step in entries:
         counts.update(clients[client]._batches.draw(step).tolist())
     mu = 2 * math.sqrt(max(counts.values())) / experiment.setting.noise_multiplier
 
     def beyond(epsilon):
-        tail = norm.cdf(-epsilon / mu + mu / 2) - math.exp(epsilon) * norm.cdf(-epsilon / mu - mu / 2)
+        tail = norm.cdf(-epsilon / mu + mu / 2) - math.exp(epsilon) * norm.cdf(
+            -epsilon / mu - mu / 2
+        )
         return tail - experiment.setting.delta
 
     return brentq(beyond, 0.0, 50.0)
@@ -185,8 +220,13 @@ def test_a_process_killed_at_random_moments_loses_no_release_and_makes_none_twic
 
 
 def test_a_run_that_was_stopped_continues_where_it_stopped(tmp_path, monkeypatch):
-    """With nothing under way there is nothing to make anew; budgets of seconds count the time of all legs."""
-    spec, folder = scenario("vafl", *PLAIN, "budget.updates=100000", "budget.seconds=1.2"), tmp_path / "run"
+    """With nothing under way there is nothing to make anew; budgets of seconds count the time of
+    all legs.
+    """
+    spec, folder = (
+        scenario("vafl", *PLAIN, "budget.updates=100000", "budget.seconds=1.2"),
+        tmp_path / "run",
+    )
     stop, progress = stop_after(40)
     now = WallClock.now
     with monkeypatch.context() as patch:  # the seconds are not spent before it is looked at
@@ -240,7 +280,9 @@ def test_reports_say_where_segments_begin_and_that_clocks_leave_the_gaps_out(tmp
     (begin,) = run.view.rows["leg"].column("time").to_pylist()
     (axes,) = drawn.figure.axes
     assert axes.get_xlabel() == "run clock (s), the gaps between legs left out"
-    assert [line.get_xdata()[0] for line in axes.get_lines() if line.get_linestyle() == ":"] == [begin]
+    assert [line.get_xdata()[0] for line in axes.get_lines() if line.get_linestyle() == ":"] == [
+        begin
+    ]
     assert "Dotted: where the run, interrupted, continued as a new leg." in drawn.caption
     page = write_report([folder]).read_text()
     assert "gaps between legs" in page
@@ -274,7 +316,9 @@ def test_a_segment_that_was_killed_before_its_first_update_is_on_record_too(tmp_
     assert third["time"] == second["time"]
 
 
-def test_clients_continue_with_the_delays_of_the_work_that_they_have_not_done(tmp_path, monkeypatch):
+def test_clients_continue_with_the_delays_of_the_work_that_they_have_not_done(
+    tmp_path, monkeypatch
+):
     made = {}
 
     class Watched(ClientLoop):

@@ -39,7 +39,9 @@ def test_a_ray_that_does_not_come_up_is_reported_and_ended(
     def fail(**options: object) -> None:
         raise error
 
-    monkeypatch.setattr(ray, "is_initialized", lambda: False)  # whatever other tests of this process left
+    monkeypatch.setattr(
+        ray, "is_initialized", lambda: False
+    )  # whatever other tests of this process left
     monkeypatch.setattr(ray, "init", fail)
     monkeypatch.setattr(ray, "shutdown", lambda: ended.append(True))
     with pytest.raises(wanted, match=words), connected("local"):
@@ -61,7 +63,9 @@ def test_our_own_ray_looks_for_its_node_as_long_as_is_set(monkeypatch: pytest.Mo
     look, found = Mock(side_effect=[RuntimeError("not known yet"), "the node"]), []
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setattr(services, "get_node", look)
-    monkeypatch.setattr(ray, "init", lambda **options: found.append(services.get_node("here", "own")))
+    monkeypatch.setattr(
+        ray, "init", lambda **options: found.append(services.get_node("here", "own"))
+    )
     monkeypatch.setattr(ray, "shutdown", lambda: None)
     with connected("local"):
         assert services.get_node is look
@@ -72,7 +76,13 @@ def test_our_own_ray_looks_for_its_node_as_long_as_is_set(monkeypatch: pytest.Mo
 def test_our_own_ray_starts_no_process_that_nobody_asked_for(
     verbose: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    names = ("start_monitor", "start_api_server", "start_log_monitor", "start_gcs_server", "start_raylet")
+    names = (
+        "start_monitor",
+        "start_api_server",
+        "start_log_monitor",
+        "start_gcs_server",
+        "start_raylet",
+    )
     own, started = {name: vars(Node)[name] for name in names}, []
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setattr(
@@ -81,7 +91,11 @@ def test_our_own_ray_starts_no_process_that_nobody_asked_for(
     monkeypatch.setattr(ray, "shutdown", lambda: None)
     with connected("local", verbose=verbose):
         pass
-    assert started == [*(["start_log_monitor"] if verbose else []), "start_gcs_server", "start_raylet"]
+    assert started == [
+        *(["start_log_monitor"] if verbose else []),
+        "start_gcs_server",
+        "start_raylet",
+    ]
     assert {name: vars(Node)[name] for name in names} == own
 
 

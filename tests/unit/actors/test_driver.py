@@ -1,4 +1,6 @@
-"""What a driver asks a server for and when, and what it writes of the answers. The server's calls are answered here."""
+"""What a driver asks a server for and when, and what it writes of the answers. The server's calls
+are answered here.
+"""
 
 import threading
 from types import SimpleNamespace
@@ -26,7 +28,9 @@ class Polling(Driver):
         self._poll()
 
     def wait_for(self, work: str, awaited: list[list[str]]) -> None:
-        """Wait for a loop; awaited: the calls that end when the server is to be looked at, one after the other."""
+        """Wait for a loop; awaited: the calls that end when the server is to be looked at, one
+        after the other.
+        """
         self.awaits = awaited
         self._await(work)
 
@@ -48,7 +52,10 @@ def _answered_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def driver(server: ServerCalls, folder: RunFolder, flush: float = 1e9, **changed: Any) -> Polling:
     seen, evaluated = changed.get("seen", []), changed.get("evaluated", unheard)
-    writer, watch = RowWriter(folder, flush, Callbacks()), Callbacks([StatusCallback(seen.append, 0.0)])
+    writer, watch = (
+        RowWriter(folder, flush, Callbacks()),
+        Callbacks([StatusCallback(seen.append, 0.0)]),
+    )
     stop = changed.get("stop", threading.Event())
     finalizer: Any = None
     restarts: Any = None
@@ -81,7 +88,9 @@ def test_rows_are_fetched_when_they_are_due(folder: RunFolder) -> None:
     assert numbers(RunFolder.open(folder.path).rows()["evaluation"]) == [0, 1, 2]
 
 
-def test_of_several_checkpoints_the_last_one_is_written_after_the_rows_before_it(folder: RunFolder) -> None:
+def test_of_several_checkpoints_the_last_one_is_written_after_the_rows_before_it(
+    folder: RunFolder,
+) -> None:
     server = ServerCalls()
     found = driver(server, folder, flush=0.0)
     first, last = (Checkpoint(round, {}, None) for round in (1, 2))
@@ -158,7 +167,9 @@ def test_one_checkpoint_is_taken_at_a_time_and_one_that_is_due_is_waited_for(
     found = driver(server, folder)
     for _ in range(3):
         found.keep_segment()
-    assert server.asked("keep_segment") == [["holders", ("due", False)]], "the first is not done yet"
+    assert server.asked("keep_segment") == [["holders", ("due", False)]], (
+        "the first is not done yet"
+    )
     assert not waited
     done = True
     found.keep_segment()

@@ -40,7 +40,10 @@ def dashboard():
 
         def do_POST(self):
             answers["submitted"] = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            answers[self.path] = {"job_id": None, "submission_id": answers["submitted"]["submission_id"]}
+            answers[self.path] = {
+                "job_id": None,
+                "submission_id": answers["submitted"]["submission_id"],
+            }
             self.do_GET()
 
         def log_message(self, *words):
@@ -91,14 +94,19 @@ def test_an_address_that_takes_no_job_is_refused(dashboard, answer, line):
 def test_nobody_at_the_address_is_named_at_once():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # nobody listens
-        with pytest.raises(InputError, match=r"no Ray dashboard answers at http://127\.0\.0\.1:\d+"):
+        with pytest.raises(
+            InputError, match=r"no Ray dashboard answers at http://127\.0\.0\.1:\d+"
+        ):
             JobServer(f"127.0.0.1:{taken.getsockname()[1]}")
 
 
 @pytest.mark.timeout(20)
 def test_somebody_who_never_answers_is_named(monkeypatch):
     monkeypatch.setattr(job_server, "_ANSWER", 0.2)
-    with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(InputError, match="timed out"):
+    with (
+        socket.create_server(("127.0.0.1", 0)) as silent,
+        pytest.raises(InputError, match="timed out"),
+    ):
         JobServer(f"127.0.0.1:{silent.getsockname()[1]}")
 
 
@@ -115,7 +123,14 @@ def test_the_address_is_found_where_ray_looks(dashboard, monkeypatch):
     assert JobServer().address == address
 
 
-SECRETS = (".env", "deep/.env.local", "one/operator.json", "keys/a.pem", ".ssh/config", "id_ed25519")
+SECRETS = (
+    ".env",
+    "deep/.env.local",
+    "one/operator.json",
+    "keys/a.pem",
+    ".ssh/config",
+    "id_ed25519",
+)
 USUAL = (".git/HEAD", ".venv/x.py", "a/__pycache__/a.pyc")
 DEFAULTS = ("b.pyc", "runs/one/summary.json")
 
@@ -123,9 +138,17 @@ DEFAULTS = ("b.pyc", "runs/one/summary.json")
 @pytest.mark.parametrize(
     ("ignores", "excluded", "packed"),
     [
-        ({}, (*DEFAULTS, *SECRETS), ("own.toml", "deep/runs/x", ".env.example", "one/summary.json")),
+        (
+            {},
+            (*DEFAULTS, *SECRETS),
+            ("own.toml", "deep/runs/x", ".env.example", "one/summary.json"),
+        ),
         ({".rayignore": "*.csv\n"}, ("x.csv", *SECRETS), ("own.toml", *DEFAULTS)),
-        ({".rayignore": "!/keys/a.pem\n", ".gitignore": "*.csv\n"}, ("x.csv", ".env"), ("keys/a.pem",)),
+        (
+            {".rayignore": "!/keys/a.pem\n", ".gitignore": "*.csv\n"},
+            ("x.csv", ".env"),
+            ("keys/a.pem",),
+        ),
         ({"deep/.gitignore": "raw/\n"}, ("deep/raw/y",), ("raw/y",)),
     ],
     ids=["nothing", "rayignore", "secret", "nested"],
@@ -170,7 +193,9 @@ def test_a_project_with_a_package_name_of_the_program_is_refused(dashboard, tmp_
 
 
 def test_a_stopped_job_gets_two_minutes_to_write_its_summary(dashboard, tmp_path):
-    """Ray gives three seconds. The process that watches a job reads this from the job's environment."""
+    """Ray gives three seconds. The process that watches a job reads this from the job's
+    environment.
+    """
     address, answers = dashboard
     JobServer(address).submit("one", "python -m raydpzv", tmp_path, {})
     assert answers["submitted"]["runtime_env"]["env_vars"] == {"RAY_JOB_STOP_WAIT_TIME_S": "120"}
@@ -186,7 +211,9 @@ def test_a_package_that_ray_finds_too_large_is_refused_with_advice(dashboard, tm
     address, answers = dashboard
     answers["PUT"] = 413
     put(tmp_path / "large.csv")
-    with pytest.raises(InputError, match="wanted a package of at most 100 MiB, which is what Ray takes"):
+    with pytest.raises(
+        InputError, match="wanted a package of at most 100 MiB, which is what Ray takes"
+    ):
         JobServer(address).submit("one", "python -m raydpzv", tmp_path, {})
 
 

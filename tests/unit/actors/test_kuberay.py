@@ -1,4 +1,6 @@
-"""The manifest of a RayJob, held against KubeRay's own schema and the rules that its operator adds."""
+"""The manifest of a RayJob, held against KubeRay's own schema and the rules that its operator
+adds.
+"""
 
 import copy
 import re
@@ -31,11 +33,15 @@ def made(scenario="digits_dpzv", overrides=(), *, data=True, **options):
 
 
 def check(job):
-    """What the schema says, and what KubeRay's operator checks beside it (validation.go of v1.7.0)."""
+    """What the schema says, and what KubeRay's operator checks beside it (validation.go of
+    v1.7.0).
+    """
     assert errors(job) == []
     assert re.fullmatch(r"[a-z]([-a-z0-9]{0,45}[a-z0-9])?", job["metadata"]["name"])
     spec = job["spec"]
-    assert spec["shutdownAfterJobFinishes"] or not (spec.get("suspend") or spec["ttlSecondsAfterFinished"])
+    assert spec["shutdownAfterJobFinishes"] or not (
+        spec.get("suspend") or spec["ttlSecondsAfterFinished"]
+    )
     cluster = spec["rayClusterSpec"]
     version = tuple(map(int, cluster["rayVersion"].split(".")))
     assert cluster["authOptions"]["mode"] == "disabled" or version >= (2, 52, 0)
@@ -64,7 +70,9 @@ def groups(job):
 
 def test_all_actors_have_room_in_one_pod():
     job = made(overrides=["model.engine=torch"])
-    assert groups(job) == {"workers": (1, 5, 0, 5)}  # a server and four clients, and their memory twice
+    assert groups(job) == {
+        "workers": (1, 5, 0, 5)
+    }  # a server and four clients, and their memory twice
     (group,) = job["spec"]["rayClusterSpec"]["workerGroupSpecs"]
     assert (group["minReplicas"], group["maxReplicas"]) == (1, 1)
     container = group["template"]["spec"]["containers"][0]
@@ -80,7 +88,12 @@ def test_all_actors_have_room_in_one_pod():
         ("digits_dpzv", ["resources.placement=strict_spread"], {}, (5, 1, 0)),
         ("digits_dpzv", ["resources.client_actors=1"], {}, (1, 2, 0)),
         ("digits_dpzv", [], {"cpus": 2}, (1, 2, 0)),
-        ("digits_dpzv", ["resources.client_cpus=0.5", "resources.server_cpus=3"], {"workers": 2}, (2, 3, 0)),
+        (
+            "digits_dpzv",
+            ["resources.client_cpus=0.5", "resources.server_cpus=3"],
+            {"workers": 2},
+            (2, 3, 0),
+        ),
         ("digits_dpzv", ["resources.client_gpus=0.6"], {}, (1, 5, 4)),
         ("digits_dpzv", ["resources.client_gpus=0.25", "resources.server_gpus=1"], {}, (1, 5, 2)),
         ("digits_dpzv", ["resources.client_gpus=1"], {"workers": 2}, (2, 3, 2)),
@@ -96,7 +109,9 @@ def test_pods_are_as_large_as_the_plan_asks(scenario, overrides, options, expect
 
 def test_more_data_is_more_memory_and_a_larger_store(monkeypatch):
     def sizes(*overrides):
-        job = made("vafl", ["data.source=synthetic", "split.how=columns", "model.engine=torch", *overrides])
+        job = made(
+            "vafl", ["data.source=synthetic", "split.how=columns", "model.engine=torch", *overrides]
+        )
         (group,) = job["spec"]["rayClusterSpec"]["workerGroupSpecs"]
         return int(group["rayStartParams"]["object-store-memory"]), groups(job)["workers"][3]
 
@@ -121,13 +136,22 @@ def test_hosts_that_get_their_own_rows_get_held_out_rows_each():
 def test_where_memory_is_given_the_data_need_not_be_here():
     job = made("mnist_dpzv", ["data.folder=/nowhere"], data=False, memory=12)
     assert {memory for *_, memory in groups(job).values()} == {12}
-    assert "object-store-memory" not in job["spec"]["rayClusterSpec"]["headGroupSpec"]["rayStartParams"]
+    assert (
+        "object-store-memory"
+        not in job["spec"]["rayClusterSpec"]["headGroupSpec"]["rayStartParams"]
+    )
 
 
 def test_labels_that_differ_make_two_groups():
-    both = ['resources.labels.server={zone="a"}', 'resources.labels.clients={zone="in(b, c)", disk="!slow"}']
+    both = [
+        'resources.labels.server={zone="a"}',
+        'resources.labels.clients={zone="in(b, c)", disk="!slow"}',
+    ]
     job = made(overrides=both, workers=2)
-    assert {name: found[:2] for name, found in groups(job).items()} == {"server": (1, 1), "clients": (2, 2)}
+    assert {name: found[:2] for name, found in groups(job).items()} == {
+        "server": (1, 1),
+        "clients": (2, 2),
+    }
     labels = [group.get("labels") for group in job["spec"]["rayClusterSpec"]["workerGroupSpecs"]]
     assert labels == [{"zone": "a"}, {"zone": "b"}]
     same = ['resources.labels.server={zone="a"}', 'resources.labels.clients={zone="a"}']

@@ -1,4 +1,5 @@
-"""The server's ledger on Ray: trimmed here and at the ledger actor, whose log on disk has the trimmed updates.
+"""The server's ledger on Ray: trimmed here and at the ledger actor, whose log on disk has the
+trimmed updates.
 
 The actor is the plain class in this process, asked by calls or on a socket.
 """
@@ -198,8 +199,12 @@ def test_a_broken_connection_tells_whether_the_ledger_is_lost(
 
     if lost:
         monkeypatch.setattr(handle.actor, "ready", died)
-        monkeypatch.setattr("actors.ledger_connection.lost", lambda error: isinstance(error, ConnectionError))
-    with pytest.raises(RunError, match="the ledger actor was lost" if lost else "the connection") as caught:
+        monkeypatch.setattr(
+            "actors.ledger_connection.lost", lambda error: isinstance(error, ConnectionError)
+        )
+    with pytest.raises(
+        RunError, match="the ledger actor was lost" if lost else "the connection"
+    ) as caught:
         late.since(0, None)
     assert isinstance(caught.value, TransportError) != lost
     if lost:
@@ -207,7 +212,9 @@ def test_a_broken_connection_tells_whether_the_ledger_is_lost(
         assert caught.value.actor == "0a0b"
 
 
-def test_other_bytes_end_their_senders_connection_alone(lined: tuple[RelayedLedger, Called]) -> None:
+def test_other_bytes_end_their_senders_connection_alone(
+    lined: tuple[RelayedLedger, Called],
+) -> None:
     ledger, handle = lined
     fill(ledger, 2)
     for frame in (b"", bytes(8), struct.pack("<Bqq", 9, 0, 1)):

@@ -30,7 +30,10 @@ def test_a_clients_actor_has_room_for_its_process_and_a_copy_of_its_columns(plan
     (own,) = {share.memory - size for share, size in zip(each.actors, sizes, strict=True)}
     assert 64 * 2**20 < own < 256 * 2**20
     _, two = planned("resources.client_actors=2")
-    assert [share.memory - own for share in two.actors] == [sizes[0] + sizes[2], sizes[1] + sizes[3]]
+    assert [share.memory - own for share in two.actors] == [
+        sizes[0] + sizes[2],
+        sizes[1] + sizes[3],
+    ]
     _, none = planned("resources.client_actors=0")
     assert none.server.memory - each.server.memory == sum(sizes)
     assert none.bundles()[0]["memory"] == none.server.memory
@@ -38,7 +41,9 @@ def test_a_clients_actor_has_room_for_its_process_and_a_copy_of_its_columns(plan
 
 def test_torch_takes_more_than_compiled_kernels(planned):
     (_, compiled), (_, torch) = (planned(f"model.engine={name}") for name in ("compiled", "torch"))
-    for there, more in zip((compiled.server, *compiled.actors), (torch.server, *torch.actors), strict=True):
+    for there, more in zip(
+        (compiled.server, *compiled.actors), (torch.server, *torch.actors), strict=True
+    ):
         assert more.memory > there.memory + 100 * 2**20
 
 

@@ -26,11 +26,17 @@ def test_auto_gpu_shares_fit_on_whole_devices(small, gpus, share):
 
 def test_clients_share_actors_and_lists_add_up(small):
     found = plan_run(
-        small("resources.client_actors=2", "resources.client_gpus=[0.1, 0.2, 0.3, 0.4]"), {"CPU": 2, "GPU": 1}
+        small("resources.client_actors=2", "resources.client_gpus=[0.1, 0.2, 0.3, 0.4]"),
+        {"CPU": 2, "GPU": 1},
     )
     assert found.clients == ((0, 2), (1, 3))
     assert [s.gpus for s in found.actors] == [pytest.approx(0.4), pytest.approx(0.6)]
-    assert plan_run(small("resources.client_actors=9"), {"CPU": 2}).clients == ((0,), (1,), (2,), (3,))
+    assert plan_run(small("resources.client_actors=9"), {"CPU": 2}).clients == (
+        (0,),
+        (1,),
+        (2,),
+        (3,),
+    )
     assert plan_run(small("resources.client_actors=0"), {"CPU": 2}).actors == ()
 
 
@@ -119,19 +125,25 @@ def rounds(*overrides):
 
 def test_hosts_are_as_many_as_fit():
     assert plan_run(rounds(), {"CPU": 4.0}).actors == (Share(0.8, 0.0),) * 4
-    with pytest.raises(Unplaceable, match=r"1\.5 GPUs asked; above 1 a share must be a whole number"):
+    with pytest.raises(
+        Unplaceable, match=r"1\.5 GPUs asked; above 1 a share must be a whole number"
+    ):
         plan_run(rounds("resources.host_gpus=1.5", "resources.hosts=1"), {"CPU": 4.0, "GPU": 4.0})
     assert len(plan_run(rounds(), {"CPU": 64.0}).actors) == 10  # the cohort
     assert len(plan_run(rounds("method.asynchronous=true"), {"CPU": 64.0}).actors) == 64
     assert len(plan_run(rounds("resources.hosts=50"), {"CPU": 64.0}).actors) == 10
-    assert len(plan_run(rounds("resources.host_cpus=2"), {"CPU": 8.0}).actors) == 3  # the server needs some
+    assert (
+        len(plan_run(rounds("resources.host_cpus=2"), {"CPU": 8.0}).actors) == 3
+    )  # the server needs some
     assert plan_run(rounds("resources.host_cpus=2"), {"CPU": 8.5}).server == Share(0.5, 0.0)
     whole = plan_run(rounds("resources.host_cpus=2", "resources.server_cpus=1"), {"CPU": 8.0})
     assert len(whole.actors) == 3
     assert len(plan_run(rounds("resources.host_gpus=0.3"), {"CPU": 8.0, "GPU": 2.0}).actors) == 6
     with pytest.raises(
-        Unplaceable, match=r"ask 5 CPU in all \(server 1, hosts 4\), the cluster has 2; lower server_c"
+        Unplaceable,
+        match=r"ask 5 CPU in all \(server 1, hosts 4\), the cluster has 2; lower server_c",
     ):
         plan_run(
-            rounds("resources.host_cpus=2", "resources.server_cpus=1", "resources.hosts=2"), {"CPU": 2.0}
+            rounds("resources.host_cpus=2", "resources.server_cpus=1", "resources.hosts=2"),
+            {"CPU": 2.0},
         )

@@ -36,17 +36,24 @@ def test_a_plan_that_fits_lacks_nothing(plan, machines):
 @pytest.mark.parametrize(
     ("plan", "machines", "asked", "missing"),
     [
-        (three("pack", 3.0), [SMALL, LARGE], "ask 9 CPU in all .* the cluster has 6; lower", "3 CPU"),
+        (
+            three("pack", 3.0),
+            [SMALL, LARGE],
+            "ask 9 CPU in all .* the cluster has 6; lower",
+            "3 CPU",
+        ),
         (
             three("pack", 3.0),
             [SMALL] * 5,
-            "3 CPU and 0 GPU asked on one machine for the server, machines for it have 2 CPU and 0 GPU; lower",
+            "3 CPU and 0 GPU asked on one machine for the server, machines for it have 2 CPU and 0 "
+            "GPU; lower",
             "a machine with 3 CPU and 0 GPU",
         ),
         (
             three("strict_pack", 2.0),
             [SMALL, LARGE],
-            '6 CPU .* for all 3 actors, .* have 2 CPU and 0 GPU, or 4 CPU .* set resources.placement = "pack"',
+            "6 CPU .* for all 3 actors, .* have 2 CPU and 0 GPU, or 4 CPU .* set "
+            'resources.placement = "pack"',
             "a machine with 6 CPU and 0 GPU",
         ),
         (
@@ -64,14 +71,21 @@ def test_a_plan_that_fits_lacks_nothing(plan, machines):
         (
             three("pack", clients="c"),
             [IN_A, IN_B, SMALL],
-            "labels ask zone = c for clients, which no machine carries; labels there are zone = a or b; correct",
+            "labels ask zone = c for clients, which no machine carries; labels there are zone = a "
+            "or b; correct",
             "a machine with zone = c",
         ),
-        (three("pack", server="in(c, d)"), [SMALL], "there are none;", "a machine with zone = in(c, d)"),
+        (
+            three("pack", server="in(c, d)"),
+            [SMALL],
+            "there are none;",
+            "a machine with zone = in(c, d)",
+        ),
         (
             three("pack", 1.5, clients="a"),
             [IN_A, IN_B],
-            "3 CPU and 0 GPU asked for clients, the machines with zone = a have 2 CPU and 0 GPU; lower",
+            "3 CPU and 0 GPU asked for clients, the machines with zone = a have 2 CPU and 0 GPU; "
+            "lower",
             "machines with zone = a that have 3 CPU and 0 GPU",
         ),
         (
@@ -102,8 +116,8 @@ def test_memory_is_reported_in_gib():
     found = lack(plan, [large])
     assert found.missing == "1.00 GiB of memory"
     assert str(found) == (
-        "resources: 3 actors ask 5.00 GiB of memory in all (server 1.00, clients 4.00), the cluster has 4.00; "
-        "lower client_actors"
+        "resources: 3 actors ask 5.00 GiB of memory in all (server 1.00, clients 4.00), the "
+        "cluster has 4.00; lower client_actors"
     )
     found = lack(plan, [small] * 4)
     assert found.missing == "a machine with 0.5 CPU and 0 GPU and 2.00 GiB of memory"

@@ -56,7 +56,8 @@ def begun(*, private=False):
 
 def rows(**given):
     return {
-        name: pa.Table.from_pylist(given.get(name, []), schema=schema) for name, schema in SCHEMAS.items()
+        name: pa.Table.from_pylist(given.get(name, []), schema=schema)
+        for name, schema in SCHEMAS.items()
     }
 
 
@@ -89,7 +90,9 @@ def test_parts_of_the_rows_add_up_to_the_same(exported, small):
     exported.clear()
     watch = begun()
     for part in range(3):
-        watch.rows({name: t.slice(part * 50, 50 if part < 2 else None) for name, t in tables.items()})
+        watch.rows(
+            {name: t.slice(part * 50, 50 if part < 2 else None) for name, t in tables.items()}
+        )
         if part == 1:
             watch.status(Status())
     watch.end(None)
@@ -98,8 +101,12 @@ def test_parts_of_the_rows_add_up_to_the_same(exported, small):
     assert all(exported[key] == pytest.approx(whole[key]) for key in whole)
 
 
-def test_ray_gets_one_value_of_each_metric_at_a_time_however_often_rows_come(exported, monkeypatch, small):
-    """Ray keeps each value until it exports, and the export's memory is not given back: the driver grew by 5 %."""
+def test_ray_gets_one_value_of_each_metric_at_a_time_however_often_rows_come(
+    exported, monkeypatch, small
+):
+    """Ray keeps each value until it exports, and the export's memory is not given back: the driver
+    grew by 5 %.
+    """
     given, take = [], ray.util.metrics.Counter.inc
     monkeypatch.setattr(
         ray.util.metrics.Counter,
@@ -133,7 +140,9 @@ def test_a_private_run_exports_no_scores_sizes_or_times(exported, small):
 def test_a_run_on_ray_is_told_whether_it_is_private(scenario, monkeypatch):
     found = []
     monkeypatch.setitem(
-        runner._BY_KIND, "vertical", lambda prepared, options, place: found.extend(options.callbacks)
+        runner._BY_KIND,
+        "vertical",
+        lambda prepared, options, place: found.extend(options.callbacks),
     )
     run_on_ray(prepare(raydpzv.load(scenario)))
     (metrics,) = found
@@ -151,7 +160,9 @@ def test_faults_of_actors_are_restarts_and_undefined_scores_are_left_out(exporte
         ("raydpzv_loss", "validation"): 0.5,
         ("raydpzv_ledger_updates",): 7,
     }
-    assert all(name.startswith("raydpzv_") and metric.description for name, metric in METRICS.items())
+    assert all(
+        name.startswith("raydpzv_") and metric.description for name, metric in METRICS.items()
+    )
 
 
 def test_seconds_of_checkpoints_add_up_across_a_loss(exported):
@@ -179,7 +190,9 @@ def test_the_dashboard_asks_for_what_is_exported_and_for_tags_that_it_has():
             for by in re.findall(r"by \(([^)]*)\)", target["expr"]):
                 tags += by.split(", ")
             assert names, target
-            assert set(tags) <= set.intersection(*(set(exported[name].tags) for name in names)), target
+            assert set(tags) <= set.intersection(*(set(exported[name].tags) for name in names)), (
+                target
+            )
             asked |= set(names)
     assert asked == exported.keys()
     for variable in dashboard["templating"]["list"][1:]:
@@ -190,7 +203,9 @@ def test_the_dashboard_asks_for_what_is_exported_and_for_tags_that_it_has():
 
 
 def test_the_page_lists_what_is_exported():
-    lines = re.findall(r"^\| `(ray_\w+)` \| ([^|]*) \|", (DOCS / "watching.md").read_text(), re.MULTILINE)
+    lines = re.findall(
+        r"^\| `(ray_\w+)` \| ([^|]*) \|", (DOCS / "watching.md").read_text(), re.MULTILINE
+    )
     assert dict(lines) == {
         metric.exported(name): ", ".join(metric.tags[2:]) for name, metric in METRICS.items()
     }

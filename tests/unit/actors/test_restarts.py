@@ -1,4 +1,6 @@
-"""How a run whose actors were lost goes back in place: what is charged, what is told, and when it does not."""
+"""How a run whose actors were lost goes back in place: what is charged, what is told, and when it
+does not.
+"""
 
 import re
 from collections.abc import Iterator
@@ -43,7 +45,9 @@ def restarts(spec, folder, evaluated=unheard, checkpoints=1) -> Iterator[Restart
 def test_every_segment_that_came_no_further_is_charged_to_a_run_of_users(
     tmp_path: Path, kind: str, each: int, *, checkpoint: bool
 ) -> None:
-    """Each may have released what was under way; of the leg that wrote the checkpoint the account itself knows."""
+    """Each may have released what was under way; of the leg that wrote the checkpoint the account
+    itself knows.
+    """
     spec = small(kind, "record.checkpoint_updates=2", "record.flush=1e-3")
     with restarts(spec, tmp_path / "run") as lost:
         if not checkpoint:
@@ -51,7 +55,9 @@ def test_every_segment_that_came_no_further_is_charged_to_a_run_of_users(
                 path.unlink()
         found = [lost.go_back(LOSS, "server", Status(updates=4)) for _ in range(3)]
     first = 0 if checkpoint else 1
-    assert [each * legs for legs in range(first, first + 3)] == [prepared.lost for prepared in found]
+    assert [each * legs for legs in range(first, first + 3)] == [
+        prepared.lost for prepared in found
+    ]
     assert found[-1].privacy_filter().spent().releases == each * (first + 2)
     *_, fault = RunFolder.open(tmp_path / "run").rows()["fault"].to_pylist()
     assert (fault["party"], fault["kind"]) == ("server", "Lost")
@@ -62,7 +68,9 @@ def test_every_segment_that_came_no_further_is_charged_to_a_run_of_users(
 
 
 def test_a_contradicted_checkpoint_is_given_up_whatever_was_lost_before(tmp_path: Path) -> None:
-    spec = small("asynchronous", "record.checkpoint_updates=2", "record.flush=1e-3", "resources.restarts=1")
+    spec = small(
+        "asynchronous", "record.checkpoint_updates=2", "record.flush=1e-3", "resources.restarts=1"
+    )
     wrong = ReplayMismatch(
         "update 5: its party is not what the ledger has; another machine or other versions"
     )
@@ -78,13 +86,15 @@ def test_a_contradicted_checkpoint_is_given_up_whatever_was_lost_before(tmp_path
     *_, fault = RunFolder.open(tmp_path / "run").rows()["fault"].to_pylist()
     assert (fault["party"], fault["kind"]) == ("checkpoint", "Contradiction")
     assert fault["message"] == (
-        "the last one contradicts the ledger (update 5: its party is not what the ledger has), which keeps all "
-        "updates; the run resumes from its start"
+        "the last one contradicts the ledger (update 5: its party is not what the ledger has), "
+        "which keeps all updates; the run resumes from its start"
     )
 
 
 @pytest.mark.parametrize(("method", "name"), [("decomfl", "begun_legs.json"), ("fedavg", "ledger")])
-def test_a_run_without_an_account_or_a_ledger_gets_none(tmp_path: Path, method: str, name: str) -> None:
+def test_a_run_without_an_account_or_a_ledger_gets_none(
+    tmp_path: Path, method: str, name: str
+) -> None:
     with restarts(small_rounds(method, "record.checkpoint_updates=2"), tmp_path / "run") as lost:
         lost.go_back(LOSS, "server", Status(updates=4))
     assert not (tmp_path / "run" / name).exists()
@@ -110,11 +120,15 @@ def test_who_watches_hears_of_an_evaluation_once_unless_a_new_segment_makes_it(
 def test_a_loss_is_survived_as_often_as_is_allowed(tmp_path: Path) -> None:
     spec = small_rounds("decomfl", "record.checkpoint_updates=2", "resources.restarts=3")
     with restarts(spec, tmp_path / "run") as lost:
-        assert not lost.allow(RunError("wrong"), "server", Status(updates=4), 0), "no actor was lost"
+        assert not lost.allow(RunError("wrong"), "server", Status(updates=4), 0), (
+            "no actor was lost"
+        )
         assert lost.allow(LOSS, "server", Status(updates=4), 0)
         assert not lost.allow(LOSS, "server", Status(updates=4), 0), "it came no further"
         assert lost.allow(LOSS, "client group 0", Status(updates=4), 0), "somebody else"
-        assert lost.allow(Stalled("waited"), "client group 0", Status(updates=4), 0), "for another reason"
+        assert lost.allow(Stalled("waited"), "client group 0", Status(updates=4), 0), (
+            "for another reason"
+        )
         assert not lost.allow(LOSS, "client group 0", Status(updates=8), 0), "three are allowed"
     with restarts(spec, tmp_path / "another") as lost:
         assert not lost.allow(LOSS, "server", Status(updates=4), 3), "that were made again in place"
@@ -163,7 +177,9 @@ def test_a_run_that_cannot_continue_says_why_it_ends_with_a_loss(tmp_path: Path,
         assert isinstance(said, Lost)
         assert said.actor == "f00"
         assert re.fullmatch(
-            f"an actor was lost; the run cannot continue: .*{why}.*" if why else "an actor was lost",
+            f"an actor was lost; the run cannot continue: .*{why}.*"
+            if why
+            else "an actor was lost",
             str(said),
         )
         wrong = RunError("wrong")
@@ -174,9 +190,13 @@ def test_nowhere_to_continue_from_and_nobody_to_continue_with(tmp_path: Path) ->
     spec = small_rounds("decomfl")
     prepared = prepare_horizontal(spec)
     assert not Restarts(prepared, RowWriter(None, 1.0, Callbacks(())), unheard).possible
-    with restarts(small_rounds("decomfl", "resources.restarts=0"), tmp_path / "none", checkpoints=0) as lost:
+    with restarts(
+        small_rounds("decomfl", "resources.restarts=0"), tmp_path / "none", checkpoints=0
+    ) as lost:
         assert not lost.possible
-    with restarts(small_rounds("decomfl", "resources.restarts=1"), tmp_path / "one", checkpoints=0) as lost:
+    with restarts(
+        small_rounds("decomfl", "resources.restarts=1"), tmp_path / "one", checkpoints=0
+    ) as lost:
         assert lost.possible
 
 
@@ -194,6 +214,8 @@ def test_a_run_whose_ledger_somebody_still_writes_does_not_go_back(
     with (
         restarts(small_rounds("decomfl", "record.checkpoint_updates=2"), folder) as lost,
         FileLock(folder / "ledger" / ".lock"),
-        pytest.raises(RunError, match=r"waited 0\.05 s for the process that wrote this ledger to end"),
+        pytest.raises(
+            RunError, match=r"waited 0\.05 s for the process that wrote this ledger to end"
+        ),
     ):
         lost.go_back(LOSS, "server", Status(updates=4))

@@ -10,7 +10,9 @@ from tests.helpers.numbered_rows import evaluations, numbers
 
 
 def drained(queue: PieceQueue, rest: int | None = None) -> list[tuple[list[int], int | None]]:
-    """Return the numbers of rows and the round of the checkpoint of each piece; rest: the number of a later row."""
+    """Return the numbers of rows and the round of the checkpoint of each piece; rest: the number of
+    a later row.
+    """
     pieces = queue.drain(None if rest is None else lambda: evaluations(rest))
     return [(numbers(rows["evaluation"]), found.round if found else None) for rows, found in pieces]
 

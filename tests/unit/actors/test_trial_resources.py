@@ -10,7 +10,9 @@ FOUR = ("split.clients=4",)
 
 
 def test_one_machine_must_have_all_shares_of_a_whole_trial(small):
-    needs = whole_trials([small(), small("resources.client_gpus=0.1", "resources.server_gpus=0.1")], None)
+    needs = whole_trials(
+        [small(), small("resources.client_gpus=0.1", "resources.server_gpus=0.1")], None
+    )
     assert needs == TrialNeeds(Share(1.0, 0.5))
     needs.check([{"CPU": 2.0}, {"CPU": 4.0, "GPU": 1.0}])
     with pytest.raises(
@@ -44,22 +46,30 @@ def test_under_the_wall_clock_all_must_be_on_one_machine(small):
     needs = trial_with_actors(spec, {"CPU": 4.0})
     assert needs.strategy == "STRICT_PACK"
     needs.check([{"CPU": 2.6}])
-    with pytest.raises(Unplaceable, match=r"a trial asks 2\.5001 CPU and 0 GPU on one machine, .* 2 CPU"):
+    with pytest.raises(
+        Unplaceable, match=r"a trial asks 2\.5001 CPU and 0 GPU on one machine, .* 2 CPU"
+    ):
         needs.check([{"CPU": 2.0}] * 2)
     spread = trial_with_actors(small(*FOUR, "resources.client_cpus=0.5"), {"CPU": 4.0})
     spread.check([{"CPU": 1.0}] * 4)
 
 
 def test_more_than_the_cluster_has_is_refused_with_the_arithmetic(small):
-    with pytest.raises(Unplaceable, match=r"5 actors ask 4.* CPU in all .* the cluster has 1\.9999; lower"):
+    with pytest.raises(
+        Unplaceable, match=r"5 actors ask 4.* CPU in all .* the cluster has 1\.9999; lower"
+    ):
         trial_with_actors(small(*FOUR, "resources.client_cpus=1"), {"CPU": 2.0})
     asks_whole = trial_with_actors(small(*FOUR, "resources.server_cpus=1"), {"CPU": 6.0})
-    with pytest.raises(Unplaceable, match=r"an actor of a trial asks 1 CPU and 0 GPU on one machine"):
+    with pytest.raises(
+        Unplaceable, match=r"an actor of a trial asks 1 CPU and 0 GPU on one machine"
+    ):
         asks_whole.check([{"CPU": 0.8}] * 8)
 
 
 def test_memory_that_no_machine_has_is_reported():
-    actors = Plan(Share(1.0, 0.0, 2**30), (Share(1.0, 0.0, 2**31),), ((0,),), placement="strict_pack")
+    actors = Plan(
+        Share(1.0, 0.0, 2**30), (Share(1.0, 0.0, 2**31),), ((0,),), placement="strict_pack"
+    )
     needs = TrialNeeds(Share(RESOLUTION, 0.0), actors)
     needs.check([{"CPU": 4.0, "memory": 3.0 * 2**30}])
     with pytest.raises(
@@ -76,7 +86,9 @@ def test_labels_of_trials_with_actors_are_refused(small):
 
 def test_a_machine_each_counts_the_process_that_watches(small):
     needs = trial_with_actors(small(*FOUR, "resources.placement=strict_spread"), {"CPU": 5.0})
-    with pytest.raises(Unplaceable, match="a machine for each of 6 processes of a trial, the cluster has 5"):
+    with pytest.raises(
+        Unplaceable, match="a machine for each of 6 processes of a trial, the cluster has 5"
+    ):
         needs.check([{"CPU": 1.0}] * 5)
     needs.check([{"CPU": 1.0}] * 6)
 

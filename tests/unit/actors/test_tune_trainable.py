@@ -1,4 +1,6 @@
-"""A trial's run pauses at each evaluation until Tune lets it continue, and ends when Tune stops it."""
+"""A trial's run pauses at each evaluation until Tune lets it continue, and ends when Tune stops
+it.
+"""
 
 import math
 import threading
@@ -14,7 +16,9 @@ LIMIT = 20
 
 
 class Steps:
-    """A run of evaluations after 0, 10, 20 and 30 updates; `made`: which it has made; ends when it is stopped."""
+    """A run of evaluations after 0, 10, 20 and 30 updates; `made`: which it has made; ends when it
+    is stopped.
+    """
 
     def __init__(self, reason="", error=None):
         self.made, self._reason, self._error = [], reason, error

@@ -13,7 +13,9 @@ def run(rows: int = 10, on: str = "mean"):
     spec = SimpleNamespace(method=SimpleNamespace(name="dpzv"))
     numbers = np.arange(rows)[::-1].copy()
     server = SimpleNamespace(y_train=np.zeros(rows, np.int64))
-    return SimpleNamespace(numbers=numbers, privacy=SimpleNamespace(plan=plan), spec=spec, server=server)
+    return SimpleNamespace(
+        numbers=numbers, privacy=SimpleNamespace(plan=plan), spec=spec, server=server
+    )
 
 
 def table(**more) -> Table:
@@ -56,7 +58,12 @@ def test_rows_are_drawn_once_and_kinds_taken_in_turn():
     ("relation", "on", "asked", "said"),
     [
         ("replace", "mean", {"count": 11}, "--canaries: wanted 1..10"),
-        ("replace", "mean", {"count": 1, "rows": [-1]}, "--row: wanted a training row, 0..9, got -1"),
+        (
+            "replace",
+            "mean",
+            {"count": 1, "rows": [-1]},
+            "--row: wanted a training row, 0..9, got -1",
+        ),
         ("labels", "mean", {"count": 1, "kinds": ["features"]}, "is no neighbour"),
         ("replace", "embedding", {"count": 1, "kinds": ["absent"]}, "use label or features"),
     ],

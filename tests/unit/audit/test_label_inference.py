@@ -13,7 +13,9 @@ def test_the_log_ratio_is_that_of_the_densities_and_right_as_often_as_phi_of_hal
     generator = (Key(4) / "ratio").generator()
     count, sigmas = 6, np.array([1.0, 1.0, 2.0, 2.0, 0.5, 0.5])
     addresses, batches = tuple((0, n, 0) for n in range(count)), (np.arange(1),) * count
-    mine, other = (Queries(addresses, generator.normal(size=count), sigmas, batches, {}) for _ in range(2))
+    mine, other = (
+        Queries(addresses, generator.normal(size=count), sigmas, batches, {}) for _ in range(2)
+    )
     right = 0
     for _ in range(2000):
         seen = mine.values + sigmas * generator.normal(size=count)

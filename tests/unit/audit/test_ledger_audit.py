@@ -14,14 +14,17 @@ from raydpzv.privacy.rounded_gaussian import rounded_gaussian
 def queries(values: np.ndarray, sigma: float) -> Queries:
     count = len(values)
     batches = tuple(np.arange(2) for _ in range(count))
-    return Queries(tuple((0, n, 0) for n in range(count)), values, np.full(count, sigma), batches, {})
+    return Queries(
+        tuple((0, n, 0) for n in range(count)), values, np.full(count, sigma), batches, {}
+    )
 
 
 def test_the_deviation_is_bounded_from_above_in_95_of_100_runs():
     generator = (Key(1) / "coverage").generator()
     values = generator.normal(size=40)
     bounds = [
-        noise_seen(queries(values, 3.0), values + generator.normal(0, 3, 40)).deviation_up for _ in range(300)
+        noise_seen(queries(values, 3.0), values + generator.normal(0, 3, 40)).deviation_up
+        for _ in range(300)
     ]
     covered = np.mean(np.array(bounds) >= 1)
     assert 0.92 < covered < 0.98
@@ -34,7 +37,8 @@ def test_noise_of_another_deviation_is_told(share, accepted):
     assert (noise_seen(queries(np.zeros(20_000), 7.0), draws).p > 1e-3) is accepted
 
 
-COARSE = (  # s, sums about: small noise on whole numbers, and noise that float32 keeps coarsely beside its sum
+# s, sums about: small noise on whole numbers, and noise that float32 keeps coarsely beside its sum
+COARSE = (
     pytest.param(0.05, 100, id="all noise rounds to 0"),
     pytest.param(0.8, 100, id="below 1"),
     pytest.param(10.0, 100, id="10"),
@@ -45,7 +49,9 @@ COARSE = (  # s, sums about: small noise on whole numbers, and noise that float3
 
 
 def coarse(scale, about, stated):
-    """What is seen of rounded noise of deviation `scale` where `stated` is said, on sums about this large."""
+    """What is seen of rounded noise of deviation `scale` where `stated` is said, on sums about this
+    large.
+    """
     generator = (Key(3) / "coarse").generator()
     sums = generator.integers(about, about + about // 4, 20_000)
     found = sums + rounded_gaussian(scale, len(sums), generator.bytes)
@@ -83,7 +89,9 @@ def test_what_is_rounded_to_a_release_is_found_by_trying():
 def test_noise_far_outside_what_is_stated_is_seen_at_its_size():
     seen = noise_seen(queries(np.zeros(100), 1.0), np.linspace(-500, 500, 100))
     assert seen.p < 1e-9
-    assert seen.deviation_up == pytest.approx(np.sqrt(np.mean(np.linspace(-500, 500, 100) ** 2)), rel=0.2)
+    assert seen.deviation_up == pytest.approx(
+        np.sqrt(np.mean(np.linspace(-500, 500, 100) ** 2)), rel=0.2
+    )
 
 
 def test_a_row_is_in_the_batches_that_hold_it():

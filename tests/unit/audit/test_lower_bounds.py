@@ -7,7 +7,12 @@ from itertools import product
 import numpy as np
 import pytest
 
-from raydpzv.audit.lower_bounds import chance_of_guesses, epsilon_of_guesses, epsilon_of_rates, share_bounds
+from raydpzv.audit.lower_bounds import (
+    chance_of_guesses,
+    epsilon_of_guesses,
+    epsilon_of_rates,
+    share_bounds,
+)
 from raydpzv.errors import InputError
 from raydpzv.keys import Key
 
@@ -15,7 +20,8 @@ from raydpzv.keys import Key
 def tail(count: int, share: Fraction, least: int) -> Fraction:
     """P[Binomial >= least], added up exactly."""
     terms = (
-        math.comb(count, k) * share**k * (1 - share) ** (count - k) for k in range(max(least, 0), count + 1)
+        math.comb(count, k) * share**k * (1 - share) ** (count - k)
+        for k in range(max(least, 0), count + 1)
     )
     return sum(terms, Fraction(0))
 
@@ -47,7 +53,8 @@ def test_the_chance_of_guesses_is_the_theorems_sum_of_fractions(
 def test_no_private_mechanism_is_guessed_more_often_than_the_chance_allows() -> None:
     """Exact chances of two (ε, δ)-private mechanisms of m coins, by going through all outcomes.
 
-    Each coin is answered with odds e^ε; one shows every coin with probability δ on its own, the other all at once.
+    Each coin is answered with odds e^ε; one shows every coin with probability δ on its own, the
+    other all at once.
     """
     m, epsilon, delta = 6, math.log(2), 0.05
     share = 2 / 3
@@ -93,7 +100,11 @@ def test_rates_bound_randomised_response_from_below() -> None:
     generator = (Key(5) / "rates").generator()
     found = [
         epsilon_of_rates(
-            int(generator.binomial(300, share)), 300, int(generator.binomial(300, 1 - share)), 300, 0.0
+            int(generator.binomial(300, share)),
+            300,
+            int(generator.binomial(300, 1 - share)),
+            300,
+            0.0,
         )
         for _ in range(300)
     ]

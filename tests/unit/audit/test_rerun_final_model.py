@@ -28,7 +28,9 @@ def test_evidence_is_the_difference_of_two_versions_of_a_record():
     spec = raydpzv.load("digits_private", small)
     run, prepared = raydpzv.run(spec), prepare_vertical(spec)
     numbers = prepared.numbers
-    canaries = [Canary(row, int(numbers[row]), kind) for row, kind in ((4, "label"), (9, "features"))]
+    canaries = [
+        Canary(row, int(numbers[row]), kind) for row, kind in ((4, "label"), (9, "features"))
+    ]
     changed = neighbour(prepared, canaries)
     found = evidence(prepared, changed, canaries, run.models)
     for canary, value in zip(canaries, found, strict=True):

@@ -36,8 +36,12 @@ def test_memory_finishes_and_its_two_opinions_are_the_closed_form(monkeypatch, t
     size, layer = found["parameter_bytes"], found["largest_layer_share"]
     for name, factor in (("DPZV", 1 + layer), ("first order", 2.0)):
         # the storages are exact but for activations; a process also has its pages of other things
-        assert found["variants"][name]["peak_bytes_second_opinion"] == pytest.approx(factor * size, rel=0.03)
-        assert found["variants"][name]["peak_bytes"] == pytest.approx(factor * size, rel=0.1, abs=3e6)
+        assert found["variants"][name]["peak_bytes_second_opinion"] == pytest.approx(
+            factor * size, rel=0.03
+        )
+        assert found["variants"][name]["peak_bytes"] == pytest.approx(
+            factor * size, rel=0.1, abs=3e6
+        )
     assert found["variants"]["DPZV"]["over_first_order"] < 1
 
 
@@ -51,7 +55,9 @@ def test_struck_actors_take_the_place_of_each_class_that_is_killed(monkeypatch):
         with kills.starting(place, cls, changed):
             here.start(cls, {"ctl": 1})
             here.start(int)
-            assert pickle.loads(pickle.dumps(cls)) is cls, "super() fails in a class that travels by value"
+            assert pickle.loads(pickle.dumps(cls)) is cls, (
+                "super() fails in a class that travels by value"
+            )
         here.start(cls)
         assert started == [(changed, {"ctl": 1}), (int,), (cls,)]
 
@@ -79,7 +85,9 @@ def test_replay_finishes_and_its_figures_agree(monkeypatch, tmp_path):
         turns = [np.mean([first / one, second / other]) for one, other in (times, times[::-1])]
         assert f["ratio"] in (pytest.approx(turns[0]), pytest.approx(turns[1]))
         assert f["of_limit"] == pytest.approx(f["ratio"] / f["limit"])
-        assert f["target"] == ({"gaussian": 3, "rademacher": 25}[law] if seeds > 1 and threads == 1 else None)
+        assert f["target"] == (
+            {"gaussian": 3, "rademacher": 25}[law] if seeds > 1 and threads == 1 else None
+        )
     assert cases["gaussian", 16, 1]["limit"] == pytest.approx(6.72 / 1.07)
     assert cases["rademacher", 1, 2]["limit"] == pytest.approx(2 * 6.72 / 0.44)
 
@@ -88,7 +96,9 @@ def test_replay_times_the_seeds_it_says(monkeypatch):
     benchmark = module("replay", monkeypatch)
     calls: list[tuple[int, str, int]] = []
     monkeypatch.setattr(
-        benchmark, "replay", lambda x, seeds, c, law, threads: calls.append((len(seeds), law, threads))
+        benchmark,
+        "replay",
+        lambda x, seeds, c, law, threads: calls.append((len(seeds), law, threads)),
     )
     _, found = benchmark.turn(torch.zeros(8), torch.Generator())
     assert calls == [(case.seeds, case.law, case.threads) for case in found]
@@ -128,7 +138,9 @@ def test_throughput_finishes_without_ray(monkeypatch, tmp_path):
     monkeypatch.setattr(module("watch", monkeypatch), "_BETWEEN", 0.01)
     # clients do no work besides: how long it takes need not be known
     monkeypatch.setattr(module("busy", monkeypatch), "calibrate", lambda: 1.0)
-    found = figures("vfl_throughput", monkeypatch, tmp_path, "--no-ray", "--repeats", "1", WORKS={0: 300})
+    found = figures(
+        "vfl_throughput", monkeypatch, tmp_path, "--no-ray", "--repeats", "1", WORKS={0: 300}
+    )
     bare, local = found["figures"]
     assert (bare["way"], bare["over_bare"]) == ("bare", 1.0)
     assert (local["way"], local["target"]) == ("LocalExecutor", 0.8)
@@ -161,7 +173,8 @@ def test_busy_clients_burn_before_uploads_only_and_change_no_bits(monkeypatch):
     monkeypatch.setattr(busy, "burn", burnt.append)
     role, other = busy.busy(plain, 7).clients[0].make(), plain.clients[0].make()
     assert np.array_equal(
-        role.process(Order(0, Evaluate())).body.values, other.process(Order(0, Evaluate())).body.values
+        role.process(Order(0, Evaluate())).body.values,
+        other.process(Order(0, Evaluate())).body.values,
     )
     assert burnt == []
     assert np.array_equal(
@@ -211,7 +224,10 @@ def test_json_has_no_nan_and_medians_are_medians(monkeypatch, tmp_path):
     assert math.isnan(common.median([]))
     assert common.spread([1.0, 2.0, 3.0]) == 1.0
     assert (common.verdict(0.9, 0.8), common.verdict(0.7, 0.8)) == (">= 0.8 met", ">= 0.8 MISSED")
-    assert (common.verdict(0.9, 0.8, at_most=True), common.verdict(1.0, None)) == ("<= 0.8 MISSED", "")
+    assert (common.verdict(0.9, 0.8, at_most=True), common.verdict(1.0, None)) == (
+        "<= 0.8 MISSED",
+        "",
+    )
 
 
 def test_the_memory_figure_counts_what_each_method_keeps(monkeypatch):
@@ -228,7 +244,8 @@ def test_the_memory_figure_counts_what_each_method_keeps(monkeypatch):
     for method in figure.METHODS:  # a velocity is a copy of the parameters
         more = found[method, 0.9]["peak"] - found[method, 0.0]["peak"]
         assert more == pytest.approx(size, rel=0.01), method
-    # backpropagation holds every gradient, zeroth order one perturbed layer; the largest here is most of the model
+    # backpropagation holds every gradient, zeroth order one perturbed layer; the largest here is
+    # most of the model
     assert found["vafl", 0.0]["peak"] > 2 * size > found["dpzv", 0.0]["peak"] > size
 
 
@@ -239,7 +256,9 @@ def test_private_weighting_finishes_and_both_protocols_open_the_same_sum(monkeyp
     assert sampled["case"] == f"{plain['case']}, sampling"
     for figure in (plain, sampled):
         assert 0 < figure["full_exponent"] < figure["silo"]
-        assert figure["silo_in_full_exponents"] == pytest.approx(figure["silo"] / figure["full_exponent"])
+        assert figure["silo_in_full_exponents"] == pytest.approx(
+            figure["silo"] / figure["full_exponent"]
+        )
         assert figure["upload_bytes"] == 128
         assert figure["ratio"] > 0
 
@@ -258,5 +277,7 @@ def test_watched_and_unwatched_runs_take_turns(monkeypatch, capfd):
     assert all(len(each) == 2 and all(rate > 0 for rate, _ in each) for each in rates.values())
     assert {share for _, share in rates["nothing on"]} == {0.0}
     assert all(0 < share < 1 for _, share in rates["all on"])
-    ways = [line.split(":")[0].removeprefix("local, ") for line in capfd.readouterr().err.splitlines()]
+    ways = [
+        line.split(":")[0].removeprefix("local, ") for line in capfd.readouterr().err.splitlines()
+    ]
     assert ways == ["all on", "nothing on", "nothing on", "all on", "all on", "nothing on"]

@@ -1,4 +1,6 @@
-"""The replays of schedulers on curves: what each makes of trials whose order never changes, and where it does."""
+"""The replays of schedulers on curves: what each makes of trials whose order never changes, and
+where it does.
+"""
 
 import math
 
@@ -17,7 +19,11 @@ def bench(monkeypatch):
 
 def space(bench, value):
     """Return curves; value: of a trial after so many updates."""
-    changes = [f"budget.updates={bench.UPDATES}", f"evaluate.every={bench.EVERY}", "privacy.mode=none"]
+    changes = [
+        f"budget.updates={bench.UPDATES}",
+        f"evaluate.every={bench.EVERY}",
+        "privacy.mode=none",
+    ]
     made = trials_of(
         lambda settings: scenarios.load("digits_dpzv", [*changes, *settings]),
         [(f"method.lr={0.001 * (n + 1):.6g}",) for n in range(bench.TRIALS)],
@@ -32,7 +38,9 @@ def space(bench, value):
 
 
 @pytest.mark.parametrize("workers", [1, 2, 4])
-def test_where_the_order_of_trials_never_changes_the_best_is_found_for_half_of_the_updates(bench, workers):
+def test_where_the_order_of_trials_never_changes_the_best_is_found_for_half_of_the_updates(
+    bench, workers
+):
     found = space(bench, lambda trial, updates: trial / 20)
     for order in range(5):
         came = bench.promoting(found, workers, Key(0) / order)
@@ -42,9 +50,12 @@ def test_where_the_order_of_trials_never_changes_the_best_is_found_for_half_of_t
 
 def test_a_trial_that_is_worst_until_its_end_is_lost_by_so_many_points(bench):
     found = space(
-        bench, lambda trial, updates: 0.9 if (trial, updates) == (3, bench.UPDATES) else (trial == 5) / 2
+        bench,
+        lambda trial, updates: 0.9 if (trial, updates) == (3, bench.UPDATES) else (trial == 5) / 2,
     )
-    assert max(bench.promoting(found, 2, Key(0) / order).below for order in range(20)) == pytest.approx(40)
+    assert max(
+        bench.promoting(found, 2, Key(0) / order).below for order in range(20)
+    ) == pytest.approx(40)
 
 
 def test_a_trial_that_diverged_is_no_best(bench):

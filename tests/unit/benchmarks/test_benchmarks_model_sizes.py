@@ -56,7 +56,9 @@ def test_the_benchmark_finishes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
         "decomfl": [2395],
         "mezo": [2395],
     }
-    assert all(us > 0 for found in written.values() for turns in found[0]["us"].values() for us in turns)
+    assert all(
+        us > 0 for found in written.values() for turns in found[0]["us"].values() for us in turns
+    )
 
 
 def test_what_threads_gain_is_measured_of_vertical_methods(
@@ -64,7 +66,9 @@ def test_what_threads_gain_is_measured_of_vertical_methods(
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # the benchmark sets it
     small = {"HIDDEN": ((3,),), "SECONDS": {True: 1e-4}}
-    written = figures("model_sizes", monkeypatch, tmp_path, "--quick", "--threads", "2", **small)["figures"]
+    written = figures("model_sizes", monkeypatch, tmp_path, "--quick", "--threads", "2", **small)[
+        "figures"
+    ]
     assert {method: found[0]["us"].keys() for method, found in written.items()} == {
         "dpzv": {"1", "2"},
         "vafl": {"1", "2"},

@@ -20,12 +20,16 @@ from tests.helpers.runs import run_prepared as run_horizontal
 
 
 def small_case(monkeypatch, **changes):
-    case = module("federations", monkeypatch).Case("cnn_mnist", 3, clients=6, cohort=2, rows=60, batch=4)
+    case = module("federations", monkeypatch).Case(
+        "cnn_mnist", 3, clients=6, cohort=2, rows=60, batch=4
+    )
     return replace(case, **changes)
 
 
 def in_this_process():
-    """Do what benchmarks give to a helper of its own, which starts for seconds and has memory to itself."""
+    """Do what benchmarks give to a helper of its own, which starts for seconds and has memory to
+    itself.
+    """
     return nullcontext(
         SimpleNamespace(submit=lambda work, *given: SimpleNamespace(result=lambda: work(*given)))
     )
@@ -83,7 +87,11 @@ def test_a_bare_loop_of_fedavg_that_trains_another_model_is_refused(monkeypatch)
 @pytest.mark.slow
 def test_scale_finishes_and_its_two_opinions_of_an_idle_client_agree(monkeypatch, tmp_path):
     found = figures(
-        "scale", monkeypatch, tmp_path, "--quick", in_fresh_process=lambda work, *given: work(*given)
+        "scale",
+        monkeypatch,
+        tmp_path,
+        "--quick",
+        in_fresh_process=lambda work, *given: work(*given),
     )
     places = {(f["mode"], f["clients"]): f for f in found["figures"]}
     assert places.keys() == {
@@ -108,21 +116,32 @@ def test_scale_finishes_and_its_two_opinions_of_an_idle_client_agree(monkeypatch
 
 
 def test_the_published_round_estimates_what_its_definition_says(monkeypatch):
-    """Against forward differences at perturbed copies, made from the same seeds without any in-place step."""
+    """Against forward differences at perturbed copies, made from the same seeds without any
+    in-place step.
+    """
     federations = module("federations", monkeypatch)
     case = small_case(monkeypatch)
     clients, cohorts = federations.published_of(case)
-    network = module("published", monkeypatch).as_published(federations.federation_of(case, 1).plan.module())
+    network = module("published", monkeypatch).as_published(
+        federations.federation_of(case, 1).plan.module()
+    )
     prepared = federations.federation_of(case, 1)
     flat = clients.parameters(0).double()
-    x, y = torch.from_numpy(prepared.split.train.x).double(), torch.from_numpy(prepared.split.train.y)
+    x, y = (
+        torch.from_numpy(prepared.split.train.x).double(),
+        torch.from_numpy(prepared.split.train.y),
+    )
     network = network.to_empty(device="cpu").double()
     shapes = [(name, p.shape) for name, p in network.named_parameters()]
 
     def loss(at: torch.Tensor, ids: torch.Tensor) -> float:
         pieces = torch.split(at, [shape.numel() for _, shape in shapes])
-        named = {name: piece.view(shape) for (name, shape), piece in zip(shapes, pieces, strict=True)}
-        return float(torch.nn.functional.cross_entropy(functional_call(network, named, x[ids]), y[ids]))
+        named = {
+            name: piece.view(shape) for (name, shape), piece in zip(shapes, pieces, strict=True)
+        }
+        return float(
+            torch.nn.functional.cross_entropy(functional_call(network, named, x[ids]), y[ids])
+        )
 
     def direction(seed: int) -> torch.Tensor:
         generator = torch.Generator()
@@ -133,9 +152,13 @@ def test_the_published_round_estimates_what_its_definition_says(monkeypatch):
 
     slopes = []
     for client in cohorts.draw(1).tolist():
-        ids = torch.from_numpy(batch_rows(prepared.parts, Key(0), client, 1, 0, case.batch).astype(np.int64))
+        ids = torch.from_numpy(
+            batch_rows(prepared.parts, Key(0), client, 1, 0, case.batch).astype(np.int64)
+        )
         at_rest = loss(flat, ids)
-        slopes.append([(loss(flat + 1e-3 * direction(s), ids) - at_rest) / 1e-3 for s in clients._seeds(1)])
+        slopes.append(
+            [(loss(flat + 1e-3 * direction(s), ids) - at_rest) / 1e-3 for s in clients._seeds(1)]
+        )
     found = clients.round(1)
     # float32 losses over 1e-3: about 2e-4 of noise in each difference
     assert found == pytest.approx(np.mean(slopes, axis=0), abs=2e-3)
@@ -156,7 +179,9 @@ def test_published_clients_revert_and_catch_up_with_what_they_missed(monkeypatch
         for seed, value in zip(clients._seeds(number - 1), mean, strict=True):
             generator = torch.Generator()
             generator.manual_seed(seed)
-            pieces = [torch.randn(p.shape, generator=generator) for p in clients._models[0].parameters()]
+            pieces = [
+                torch.randn(p.shape, generator=generator) for p in clients._models[0].parameters()
+            ]
             step -= 1e-3 / 3 * value * torch.cat([piece.reshape(-1) for piece in pieces])
         expected.append(expected[-1] + step)
         clients.round(number)
@@ -176,7 +201,9 @@ def test_who_missed_what_is_what_a_run_records(monkeypatch):
     by_round = dict.fromkeys(rows["round"], 0)
     for round, missed in zip(rows["round"], rows["missed"], strict=True):
         by_round[round] += missed
-    assert [r for r, missed in by_round.items() if r >= 5 and missed == 6] == [r for r in usual if r <= 12]
+    assert [r for r, missed in by_round.items() if r >= 5 and missed == 6] == [
+        r for r in usual if r <= 12
+    ]
 
 
 @pytest.mark.parametrize("model", ["cnn_mnist", "cnn_fashion"])
@@ -222,16 +249,23 @@ def test_ratios_are_to_the_faster_published_way_of_the_same_turn(monkeypatch):
     case = rounds.CASES[1]
     seconds = {rounds.WAYS[0]: [2.0, 9.0], rounds.WAYS[1]: [4.0, 6.0], rounds.WAYS[2]: [1.0, 1.0]}
     seconds[rounds.WAYS[3]] = [0.5, 0.1]
-    turns = {case: {way: [rounds.Turn(s, 2 * s + 1) for s in taken] for way, taken in seconds.items()}}
+    turns = {
+        case: {way: [rounds.Turn(s, 2 * s + 1) for s in taken] for way, taken in seconds.items()}
+    }
     found = {f["way"]: f for f in rounds.figures(turns)}
     assert found["raydpzv, 1 thread"]["times_faster"] == 4.0
     assert found["raydpzv, 2 threads"]["times_faster"] == pytest.approx((4 + 60) / 2)
-    assert (found["raydpzv, 2 threads"]["target"], found["raydpzv, 2 threads"]["met"]) == (0.35, True)
+    assert (found["raydpzv, 2 threads"]["target"], found["raydpzv, 2 threads"]["met"]) == (
+        0.35,
+        True,
+    )
     assert found["raydpzv, 1 thread"]["target"] is None
     # CPU time of one thread each: 5 and 19 seconds over 3
     assert found["raydpzv, 1 thread"]["times_less_cpu"] == pytest.approx((5 + 19) / 3 / 2)
     assert found["raydpzv, 1 thread"]["cpu_target"] == 5.0
-    assert all(np.isnan(f["times_less_cpu"]) for way, f in found.items() if way != "raydpzv, 1 thread")
+    assert all(
+        np.isnan(f["times_less_cpu"]) for way, f in found.items() if way != "raydpzv, 1 thread"
+    )
 
 
 def test_the_clock_of_rounds_leaves_out_the_first_and_takes_each_when_it_is_first_seen(monkeypatch):
@@ -303,7 +337,9 @@ def test_held_counts_every_object_once_and_arrays_with_what_they_are_views_of(mo
     assert held([0.5] * 1000) - held([0.5] * 500) == 500 * 8
 
 
-def test_a_model_per_user_in_a_loop_gives_the_sum_of_the_silos_roles_and_another_is_refused(monkeypatch):
+def test_a_model_per_user_in_a_loop_gives_the_sum_of_the_silos_roles_and_another_is_refused(
+    monkeypatch,
+):
     rounds = module("uldp_round", monkeypatch)
     problem = rounds.Problem(rounds.Case(120, 5))
     rounds.check_sums(problem)

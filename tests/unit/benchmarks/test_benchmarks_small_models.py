@@ -1,4 +1,6 @@
-"""The loops that the benchmark compares with train the models that they stand for; the benchmark runs."""
+"""The loops that the benchmark compares with train the models that they stand for; the benchmark
+runs.
+"""
 
 from itertools import islice
 from pathlib import Path

@@ -39,7 +39,9 @@ def test_a_files_own_seeds_epsilons_and_targets_are_taken_unless_others_are_give
         ("dpzv", 2.0, 5), ("frozen", None, 5), ("sgd", None, 5),
     ]  # fmt: skip
     assert "reached_0.7" in (tmp_path / "own" / "table.csv").read_text()
-    found = raydpzv.compare(str(path), tmp_path / "other", seeds=[6], epsilons=["none"], targets=[0.6])
+    found = raydpzv.compare(
+        str(path), tmp_path / "other", seeds=[6], epsilons=["none"], targets=[0.6]
+    )
     assert {(r["epsilon"], r["seed"]) for r in found.runs.to_pylist()} == {(None, 6)}
     assert "reached_0.6" in (tmp_path / "other" / "table.csv").read_text()
 
@@ -65,7 +67,10 @@ def test_scenario_objects_are_compared_with_the_bits_of_their_runs(tmp_path):
     for spec, row in zip((slow, fast), found.runs.to_pylist(), strict=False):
         summary = RunFolder.open(tmp_path / "two" / "runs" / row["run"]).summary()
         assert summary["digest"] == raydpzv.run(spec).summary["digest"]
-    assert raydpzv.compare([slow, fast], tmp_path / "two", methods=["fedavg"], seeds=2).runs.num_rows == 6
+    assert (
+        raydpzv.compare([slow, fast], tmp_path / "two", methods=["fedavg"], seeds=2).runs.num_rows
+        == 6
+    )
 
 
 def test_scenarios_without_a_name_are_numbered_and_one_is_named_once():
@@ -78,7 +83,9 @@ def test_scenarios_without_a_name_are_numbered_and_one_is_named_once():
 
 @pytest.mark.parametrize("among", [False, True])
 def test_an_object_that_is_no_scenario_is_refused_with_the_way_out(tmp_path, among):
-    with pytest.raises(InputError, match=r"wanted a scenario's name, its TOML file, or what .* got Net"):
+    with pytest.raises(
+        InputError, match=r"wanted a scenario's name, its TOML file, or what .* got Net"
+    ):
         raydpzv.compare(["vafl", Net(3)] if among else Net(3), tmp_path / "two")
     assert not (tmp_path / "two").exists()
 
@@ -114,7 +121,11 @@ def test_a_multiplier_stands_with_its_lines_whose_epsilon_follows(tmp_path):
     noisy, plain = found.runs.to_pylist()
     assert (noisy["label"], noisy["epsilon"], noisy["multiplier"]) == ("AVG, σ = 5", None, 5.0)
     assert (plain["label"], plain["epsilon"], plain["multiplier"]) == ("FedAvg", None, None)
-    stated = {(c["adversary"], c["relation"]): c["claimed"] for c in found.claims.to_pylist() if c["holds"]}
+    stated = {
+        (c["adversary"], c["relation"]): c["claimed"]
+        for c in found.claims.to_pylist()
+        if c["holds"]
+    }
     assert stated["external", "add_remove"] == pytest.approx(epsilon_of(math.sqrt(2) / 5, 1e-5))
     privacy = compared_privacy(found.claims, found.runs)
     assert privacy.without == ("FedAvg: no noise, no ε.",)
@@ -123,9 +134,13 @@ def test_a_multiplier_stands_with_its_lines_whose_epsilon_follows(tmp_path):
         found.runs.schema.get_field_index("outcome"), "outcome", pa.array(["failed", "ok"])
     )
     nothing = found.claims.slice(0, 0)
-    assert compared_privacy(nothing, lost).without[1] == ("AVG, σ = 5: no run has finished, no ε is stated.")
+    assert compared_privacy(nothing, lost).without[1] == (
+        "AVG, σ = 5: no run has finished, no ε is stated."
+    )
     assert "of the lines with noise no run has a result" in privacy_line(nothing, lost)
-    titles = {ax.get_title() for ax in accuracy_over_updates(lines(found.runs, found.curves)).figure.axes}
+    titles = {
+        ax.get_title() for ax in accuracy_over_updates(lines(found.runs, found.curves)).figure.axes
+    }
     assert "no noise" not in titles
 
 
@@ -137,7 +152,9 @@ def test_values_of_epsilon_take_the_place_of_a_multiplier_and_both_are_refused(t
     assert spec.method.server_lr == 6.0, "private is for noise"
     assert resolved(asked([str(path)])).lines[0].spec.method.server_lr == 0.5
     path.write_text("epsilons = [3.0]\n" + BY_MULTIPLIER)
-    with pytest.raises(SpecError, match=r"multiplier: wanted either .* got 5 and epsilons = \[3.0\]"):
+    with pytest.raises(
+        SpecError, match=r"multiplier: wanted either .* got 5 and epsilons = \[3.0\]"
+    ):
         resolved(asked([str(path)]))
     path.write_text('scenario = "digits_decomfl"\nmultiplier = 5.0')
     with pytest.raises(
@@ -173,7 +190,9 @@ def test_noise_of_a_fixed_deviation_is_noise_in_tables_and_pictures(tmp_path):
     )
     (without,) = compared_privacy(found.claims, found.runs).without
     assert "VAFL" not in without
-    titles = {ax.get_title() for ax in accuracy_over_updates(lines(found.runs, found.curves)).figure.axes}
+    titles = {
+        ax.get_title() for ax in accuracy_over_updates(lines(found.runs, found.curves)).figure.axes
+    }
     assert "no noise" not in titles
 
 

@@ -39,17 +39,25 @@ def grid_file(tmp_path, text=GRID, **changes):
 
 
 def tables(file, accuracy, seconds=lambda point, seed: 1.0):
-    """Rows of a comparison's runs and curves: accuracy(point, seed) is the last validation accuracy, None: it broke
-    off; seconds: when a run reached it.
+    """Rows of a comparison's runs and curves: accuracy(point, seed) is the last validation
+    accuracy, None: it broke off; seconds: when a run reached it.
     """
     runs, curves = [], []
     for point, seed in itertools.product(points(file), (100, 101, 102)):
         value = accuracy(point, seed)
         who = {"label": point.label, "epsilon": point.epsilon, "seed": seed}
         runs.append(
-            who | {"run": "r", "outcome": "ok", "reason": "", "status": "failed" if value is None else "done"}
+            who
+            | {
+                "run": "r",
+                "outcome": "ok",
+                "reason": "",
+                "status": "failed" if value is None else "done",
+            }
         )
-        last = 0.999 if value is None else value  # what it had before it broke off counts for nothing
+        last = (
+            0.999 if value is None else value
+        )  # what it had before it broke off counts for nothing
         times = (0.0, seconds(point, seed), 9.0)
         for update, (time, now) in enumerate(zip(times, (0.0, last, last), strict=True)):
             seen = {"update": update, "time": time, "validation_accuracy": now, "accuracy": 1 - now}
@@ -74,8 +82,14 @@ def test_runs_are_on_their_own_seeds_and_hold_rows_back(tmp_path):
     comparison = grid_comparison(file)
     assert comparison.seeds == (100, 101, 102)
     assert {line.spec.data.validation_fraction for line in comparison.lines} == {0.2}
-    last = next(line for line in comparison.lines if line.label == "DPZV, lr=0.01 smoothing=0.01 clip=2.0")
-    assert (last.spec.method.lr, last.spec.method.smoothing, last.spec.privacy.clip) == (0.01, 0.01, 2.0)
+    last = next(
+        line for line in comparison.lines if line.label == "DPZV, lr=0.01 smoothing=0.01 clip=2.0"
+    )
+    assert (last.spec.method.lr, last.spec.method.smoothing, last.spec.privacy.clip) == (
+        0.01,
+        0.01,
+        2.0,
+    )
     assert last.spec.privacy.epsilon == 1.0
 
 
@@ -84,7 +98,9 @@ def test_the_highest_median_is_chosen_and_a_run_that_broke_off_counts_as_zero(tm
         if point.method == "VAFL":
             return 0.5
         if "method.lr=0.01" in point.values:
-            return 0.99 if seed == 100 else None  # a mean that leaves failures out would take this one
+            return (
+                0.99 if seed == 100 else None
+            )  # a mean that leaves failures out would take this one
         good = "method.lr=0.003" in point.values and "method.smoothing=0.1" in point.values
         return 0.8 if good else 0.7
 
@@ -100,7 +116,9 @@ def test_the_highest_median_is_chosen_and_a_run_that_broke_off_counts_as_zero(tm
 
 def test_what_is_chosen_is_a_comparison_on_the_reported_seeds(tmp_path):
     file = grid_file(tmp_path)
-    text = chosen_file(file, choose(file, *tables(file, lambda p, s: float("lr=0.003" in p.label))), "x")
+    text = chosen_file(
+        file, choose(file, *tables(file, lambda p, s: float("lr=0.003" in p.label))), "x"
+    )
     path = tmp_path / "made.toml"
     path.write_text(text)
     found = resolved(read_comparison_file(path))
@@ -119,7 +137,11 @@ def test_nothing_is_chosen_from_half_a_grid(tmp_path):
     runs, curves = tables(file, lambda p, s: 0.5)
     for outcome in ("not run", "failed"):
         with pytest.raises(RunError, match=r"runs/r has no result \(out of memory\)"):
-            choose(file, [row | {"outcome": outcome, "reason": "out of memory"} for row in runs], curves)
+            choose(
+                file,
+                [row | {"outcome": outcome, "reason": "out of memory"} for row in runs],
+                curves,
+            )
 
 
 def test_the_end_is_the_last_update_where_no_time_passes(tmp_path):
@@ -141,7 +163,10 @@ def test_heads_that_a_grid_makes_differ_want_a_word(tmp_path):
 
 def test_what_is_soonest_at_a_target_is_chosen_where_that_is_asked(tmp_path):
     file = grid_file(tmp_path, **{"[grid]": "soonest = 0.7\n[grid]"})
-    slow_and_good = lambda p, s: 0.9 if "lr=0.01 " in p.label else 0.7 if "lr=0.003 " in p.label else 0.5  # noqa: E731
+
+    def slow_and_good(p, s):
+        return 0.9 if "lr=0.01 " in p.label else 0.7 if "lr=0.003 " in p.label else 0.5
+
     seconds = lambda p, s: 5.0 if "lr=0.01 " in p.label else 2.0  # noqa: E731
     chosen = choose(file, *tables(file, slow_and_good, seconds))
     assert [(c.point.values[0], c.accuracy, c.seconds) for c in chosen[:2]] == [

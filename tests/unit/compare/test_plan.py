@@ -1,6 +1,12 @@
 import pytest
 
-from raydpzv.compare.file import CONTROLS, ComparisonFile, MethodEntry, read_comparison_file, resolved
+from raydpzv.compare.file import (
+    CONTROLS,
+    ComparisonFile,
+    MethodEntry,
+    read_comparison_file,
+    resolved,
+)
 from raydpzv.compare.plan import Comparison, PlannedLine, read_comparison
 from raydpzv.config import catalog
 from raydpzv.config.scenario import VerticalScenario
@@ -82,15 +88,25 @@ def test_what_is_set_for_all_comes_last_and_controls_take_what_they_have():
         MethodEntry(scenario="vafl", set=("method.lr=0.5",), private=("privacy.clip=0.2",)),
     ))  # fmt: skip
     assert {line.spec.method.batch for line in found.lines} == {32}
-    assert [line.spec.method.lr for line in found.lines if line.spec.method.name != "frozen"] == [0.7] * 3
+    assert [line.spec.method.lr for line in found.lines if line.spec.method.name != "frozen"] == [
+        0.7
+    ] * 3
     assert [line.spec.privacy.noise for line in found.lines][:2] == ["system", "seeded"]
 
 
 def test_a_method_by_name_has_its_own_defaults_but_shares_batches_and_head():
-    found = comparison("method.batch=16", methods=(MethodEntry(label="czofo", set=("method.name=czofo",)),))
+    found = comparison(
+        "method.batch=16", methods=(MethodEntry(label="czofo", set=("method.name=czofo",)),)
+    )
     method = found.lines[0].spec.method
-    assert (method.lr, method.batch, method.server_lr) == (0.02, 16, 0.02)  # digits_dpzv's lr is 3e-3
-    assert found.lines[0].spec.privacy.clip is None  # digits_dpzv's clips slopes, this one would clip rows
+    assert (method.lr, method.batch, method.server_lr) == (
+        0.02,
+        16,
+        0.02,
+    )  # digits_dpzv's lr is 3e-3
+    assert (
+        found.lines[0].spec.privacy.clip is None
+    )  # digits_dpzv's clips slopes, this one would clip rows
 
 
 def test_a_control_among_the_methods_is_not_there_twice():
@@ -140,7 +156,9 @@ def test_every_comparison_of_the_program_can_be_resolved(name):
     vertical = isinstance(found.lines[0].spec, VerticalScenario)
     assert sum(line.control for line in found.lines) == (2 if vertical else 0)
     heavy = [
-        line.spec.method for line in found.lines if not vertical and getattr(line.spec.method, "momentum", 0)
+        line.spec.method
+        for line in found.lines
+        if not vertical and getattr(line.spec.method, "momentum", 0)
     ]
     assert len({method.dampening for method in heavy}) <= 1, "momentum has one form in a comparison"
 
@@ -153,18 +171,29 @@ def test_every_comparison_of_the_program_can_be_resolved(name):
         ({"seeds": (2**63,)}, (), "seeds: wanted numbers from 0"),
         ({"targets": (90.0,)}, (), "targets: wanted test accuracies between 0 and 1"),
         ({"targets": (0.01, 0.0100000000001)}, (), "targets: wanted different ones"),
-        ({"methods": (MethodEntry(scenario="vafl", label="a\nb"),)}, (), "a label is a line of text"),
+        (
+            {"methods": (MethodEntry(scenario="vafl", label="a\nb"),)},
+            (),
+            "a label is a line of text",
+        ),
         ({"methods": (MethodEntry(scenario="vafl"),) * 2}, (), "vafl is there twice"),
         ({"epsilons": (1.0,)}, (), r"privacy.clip: wanted.*\(from vafl at ε=1\)"),
         ({}, ("clock.kind=wall",), "comparison runs under the virtual clock"),
         ({}, ("privacy.epsilon=3",), "epsilons say where noise is added"),
         ({}, ("privacy.sigma=3",), "epsilons say where noise is added"),
         (
-            {"epsilons": (1.0,), "methods": (MethodEntry(scenario="vafl", set=("privacy.sigma=1",)),)},
+            {
+                "epsilons": (1.0,),
+                "methods": (MethodEntry(scenario="vafl", set=("privacy.sigma=1",)),),
+            },
             (),
             r'put privacy.sigma in its `set`, with epsilons = \["none"\]',
         ),
-        ({"methods": (MethodEntry(scenario="vafl", set=("budget.updates=9",)),)}, (), "not a setting of"),
+        (
+            {"methods": (MethodEntry(scenario="vafl", set=("budget.updates=9",)),)},
+            (),
+            "not a setting of",
+        ),
         ({"methods": (MethodEntry(set=("method.name=vafll",)),)}, (), 'Did you mean "vafl"'),
         ({"methods": (MethodEntry(scenario="vaffl"),)}, (), 'Did you mean "vafl"'),
         (
@@ -256,7 +285,9 @@ def test_heads_that_learn_differently_are_refused_unless_it_is_said():
         MethodEntry(scenario="digits_dpzv"),
         MethodEntry(scenario="vafl", set=("method.server_lr=0.2",)),
     )
-    with pytest.raises(SpecError, match=r"the head of vafl learns otherwise \(server=sgd, server_lr=0.2"):
+    with pytest.raises(
+        SpecError, match=r"the head of vafl learns otherwise \(server=sgd, server_lr=0.2"
+    ):
         comparison(methods=entries)
     zeroth = (MethodEntry(scenario="digits_dpzv", set=("method.server=zo",)),)
     with pytest.raises(SpecError, match="server=zo"):

@@ -33,7 +33,10 @@ def test_every_printed_setting_of_comparisons_is_the_papers():
         for data in ("mnist", "cifar10", "modelnet40", "amazon")
         for kind in ("field", "epsilons")
     }
-    assert fields | {"mnist_clips", "cifar10_clips", "mnist5k_field", "mnist_ablation", "brca_field"} <= held
+    assert (
+        fields | {"mnist_clips", "cifar10_clips", "mnist5k_field", "mnist_ablation", "brca_field"}
+        <= held
+    )
     assert not {name for name in held if name.startswith("digits_")}
 
 
@@ -41,14 +44,18 @@ def test_every_printed_setting_of_comparisons_is_the_papers():
 def test_a_doubled_step_of_a_head_is_refused(monkeypatch, head):
     def doubled(file):
         entries = tuple(
-            e.model_copy(update={"set": (*e.set, "method.server_lr=0.01")}) if e.label == head else e
+            e.model_copy(update={"set": (*e.set, "method.server_lr=0.01")})
+            if e.label == head
+            else e
             for e in file.methods
         )
         return file.model_copy(update={"methods": entries})
 
     rules = (HERE | {"value": 5e-3}, HERE | {"value": 5e-3, "methods": ("zoo_vfl",)})
     assert lines(*rules)
-    message = rf"mnist_\w+: method.server_lr of {head} is `0.01`, the paper's is `0.005` \(Table 2\)"
+    message = (
+        rf"mnist_\w+: method.server_lr of {head} is `0.01`, the paper's is `0.005` \(Table 2\)"
+    )
     with pytest.raises(SpecError, match=message):
         lines(*rules, change=doubled, monkeypatch=monkeypatch)
 
@@ -59,7 +66,9 @@ def test_the_printed_form_of_a_step_that_is_doubled_here_is_refused(monkeypatch)
     assert lines(rule)
 
     def printed_form(file):
-        entries = tuple(e.model_copy(update={"set": (*e.set, "method.lr=5e-4")}) for e in file.methods)
+        entries = tuple(
+            e.model_copy(update={"set": (*e.set, "method.lr=5e-4")}) for e in file.methods
+        )
         return file.model_copy(update={"methods": entries})
 
     with pytest.raises(SpecError, match=r"method.lr of .* is `0.0005`"):
@@ -67,7 +76,9 @@ def test_the_printed_form_of_a_step_that_is_doubled_here_is_refused(monkeypatch)
 
 
 def test_an_entry_that_no_entrant_has_is_refused():
-    with pytest.raises(SpecError, match=r"no method of any comparison has method.server_lr = `0.7`"):
+    with pytest.raises(
+        SpecError, match=r"no method of any comparison has method.server_lr = `0.7`"
+    ):
         lines(HERE | {"value": 5e-3}, HERE | {"value": 0.7, "methods": ("sgd",)})
     with pytest.raises(SpecError, match=r"no method of mnist_field has privacy.clip = `50.0`"):
         lines(

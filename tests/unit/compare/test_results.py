@@ -1,4 +1,6 @@
-"""What may not pass as a result: runs of another scenario, other data, damaged folders, runs that ended early."""
+"""What may not pass as a result: runs of another scenario, other data, damaged folders, runs that
+ended early.
+"""
 
 import math
 import shutil
@@ -160,7 +162,10 @@ def test_a_run_that_was_stopped_shows_no_curve_and_claims_nothing(tmp_path):
             stop.set()
 
     folder = tmp_path / RUNS_FOLDER / planned.folder
-    assert run_planned(planned, folder, RunOptions(stop=stop, evaluated=halfway)) == "stopped before its end"
+    assert (
+        run_planned(planned, folder, RunOptions(stop=stop, evaluated=halfway))
+        == "stopped before its end"
+    )
     found = collect(plan, tmp_path)
     row = next(r for r in found.runs.to_pylist() if r["run"] == planned.folder)
     assert (row["outcome"], row["status"]) == ("not run", "stopped")
@@ -186,13 +191,15 @@ def warned(*rows):
 
 def test_each_line_of_the_table_is_warned_of_once_with_its_seeds():
     rows = [run("a", 0, 0.4), run("b", 0, 0.9), run("a", 1, 0.6), run("a", 2, 0.5, epsilon=None)]
-    assert warned(*rows) == ["warning: a: not above frozen clients (control) (2 of 3 runs: seed 0, 2)"]
+    assert warned(*rows) == [
+        "warning: a: not above frozen clients (control) (2 of 3 runs: seed 0, 2)"
+    ]
 
 
 def test_collapsed_and_fallen_runs_are_named():
     assert warned(run("a", 3, 0.6, top_share=0.97, epsilon=1.0)) == [
-        "warning: a, calibrated to ε = 1: collapsed: nearly all held-out rows are predicted as one class "
-        "(1 of 1 runs: seed 3)"
+        "warning: a, calibrated to ε = 1: collapsed: nearly all held-out rows are predicted as one "
+        "class (1 of 1 runs: seed 3)"
     ]
     assert "fallen far below its own peak" in warned(run("a", 0, 0.6, peak_accuracy=0.9))[0]
 
@@ -214,7 +221,9 @@ def test_a_run_below_its_control_is_warned_of_in_table_and_page(tmp_path):
         targets=(0.5,),
         heads="the method's is slow, so that the control is above it",
         methods=(
-            MethodEntry(label="still", scenario="vafl", set=("method.lr=1e-9", "method.server_lr=1e-3")),
+            MethodEntry(
+                label="still", scenario="vafl", set=("method.lr=1e-9", "method.server_lr=1e-3")
+            ),
         ),
     )
     plan = resolved(file, ["budget.updates=40", "evaluate.every=20", "data.test_rows=200"])
@@ -241,7 +250,9 @@ def test_a_run_below_its_control_is_warned_of_in_table_and_page(tmp_path):
     [(5.0, "constant prediction", "control: 1 constant"), (50.0, "diverged", "1 diverged")],
 )
 def test_a_control_whose_loss_blew_up_has_failed(server_lr, outcome, cell, tmp_path):
-    still = MethodEntry(label="still", scenario="vafl", set=("method.lr=1e-9", "method.server_lr=1e-3"))
+    still = MethodEntry(
+        label="still", scenario="vafl", set=("method.lr=1e-9", "method.server_lr=1e-3")
+    )
     file = ComparisonFile(
         name="small", scenario="frozen", seeds=(0,), methods=(still,),
         frozen=(f"method.server_lr={server_lr}",), heads="the control's is too quick",

@@ -1,4 +1,6 @@
-"""The runs of a comparison, one by one: what is kept, continued or made again, and what is read from them."""
+"""The runs of a comparison, one by one: what is kept, continued or made again, and what is read
+from them.
+"""
 
 import math
 import shutil
@@ -38,7 +40,13 @@ def make(comparison, root, stop_after=None):
             stop.set()
 
     with opened(root, comparison):
-        one_by_one(unfinished(root, comparison), root, progress=lambda standing: None, ended=ended, stop=stop)
+        one_by_one(
+            unfinished(root, comparison),
+            root,
+            progress=lambda standing: None,
+            ended=ended,
+            stop=stop,
+        )
     return found
 
 
@@ -57,7 +65,14 @@ def test_every_run_is_the_run_that_its_scenario_gives_alone(made):
     for planned, row in zip(comparison.runs(), tables.runs.to_pylist(), strict=True):
         if planned.spec.seed == 0:
             alone = scenarios.run(planned.spec).summary
-            for name in ("accuracy", "loss", "updates", "bytes_up", "bytes_down", "simulated_seconds"):
+            for name in (
+                "accuracy",
+                "loss",
+                "updates",
+                "bytes_up",
+                "bytes_down",
+                "simulated_seconds",
+            ):
                 assert row[name] == alone[name], name
         assert (row["status"], row["seed"]) == ("done", planned.spec.seed)
     assert {row["label"] for row in tables.runs.to_pylist() if row["control"]} == {
@@ -71,11 +86,16 @@ def test_curves_add_up_to_the_runs(made):
     tables = collect(comparison, root)
     for row in tables.runs.to_pylist():
         mine = [
-            r for r in tables.curves.to_pylist() if all(r[k] == row[k] for k in ("label", "epsilon", "seed"))
+            r
+            for r in tables.curves.to_pylist()
+            if all(r[k] == row[k] for k in ("label", "epsilon", "seed"))
         ]
         assert [r["update"] for r in mine] == [0, 20, 40, 60]
         assert mine[-1]["accuracy"] == row["accuracy"]
-        assert (mine[-1]["bytes_up"], mine[-1]["bytes_down"]) == (row["bytes_up"], row["bytes_down"])
+        assert (mine[-1]["bytes_up"], mine[-1]["bytes_down"]) == (
+            row["bytes_up"],
+            row["bytes_down"],
+        )
         assert mine[0]["bytes_up"] == 0
 
 
@@ -112,18 +132,25 @@ def test_an_interrupted_comparison_continues_and_ends_with_the_same_rows(made, t
     one, other = collect(comparison, whole), collect(comparison, tmp_path / "part")
     assert one.curves.equals(other.curves)
     timeless = [name for name in one.runs.column_names if name != "seconds"]
-    assert str(one.runs.select(timeless).to_pylist()) == str(other.runs.select(timeless).to_pylist())
+    assert str(one.runs.select(timeless).to_pylist()) == str(
+        other.runs.select(timeless).to_pylist()
+    )
 
 
 def test_a_run_stopped_in_its_midst_is_resumed(tmp_path):
-    planned = next(p for p in small_comparison().runs() if p.line.label == "DPZV" and p.line.epsilon)
+    planned = next(
+        p for p in small_comparison().runs() if p.line.label == "DPZV" and p.line.epsilon
+    )
     stop, folder = threading.Event(), tmp_path / "run"
 
     def halfway(status):
         if status.updates >= 30:
             stop.set()
 
-    assert run_planned(planned, folder, RunOptions(progress=halfway, stop=stop)) == "stopped before its end"
+    assert (
+        run_planned(planned, folder, RunOptions(progress=halfway, stop=stop))
+        == "stopped before its end"
+    )
     assert not finished(planned, folder)
     releases = scenarios.run(planned.spec).rows("release")
     assert run_planned(planned, folder) == ""
@@ -178,7 +205,9 @@ def test_rows_without_a_run_say_so(made, tmp_path):
     row = collect(comparison, tmp_path / "copy").runs.to_pylist()[0]
     assert (row["outcome"], row["reason"], row["status"]) == ("not run", "not started", "missing")
     assert math.isnan(row["accuracy"])
-    told = collect(comparison, tmp_path / "copy", {victim: "its process was lost"}).runs.to_pylist()[0]
+    told = collect(
+        comparison, tmp_path / "copy", {victim: "its process was lost"}
+    ).runs.to_pylist()[0]
     assert (told["outcome"], told["reason"]) == ("failed", "its process was lost")
 
 
@@ -192,7 +221,10 @@ def test_one_process_at_a_time_and_no_foreign_folder(made, tmp_path):
         pass
     (tmp_path / "letters").mkdir()
     (tmp_path / "letters" / "a.txt").write_text("mine")
-    with pytest.raises(InputError, match="something else"), opened(tmp_path / "letters", comparison):
+    with (
+        pytest.raises(InputError, match="something else"),
+        opened(tmp_path / "letters", comparison),
+    ):
         pass
     other = small_comparison("method.batch=32")
     with pytest.raises(InputError, match="another comparison"), opened(root, other):

@@ -33,7 +33,9 @@ def test_the_page_is_up_to_date():
 
 
 def test_what_a_file_sets_has_a_row_and_what_the_paper_names_too():
-    found = verdicts(printed("method.perturbations", 1), printed("method.batch", 64, says="64 rows"))
+    found = verdicts(
+        printed("method.perturbations", 1), printed("method.batch", 64, says="64 rows")
+    )
     tree = tomllib.loads((catalog.FOLDER / "digits_dpzv.toml").read_text())
     written = {f"{t}.{k}" for t, table in tree.items() if isinstance(table, dict) for k in table}
     assert set(found) == written | {"seed", "method.perturbations"}
@@ -68,7 +70,9 @@ def test_a_difference_stands_with_its_reason():
         ([printed("privacy.clip", 2.0), printed("privacy.clip", 2.0)], "is there twice"),
     ],
 )
-def test_a_difference_without_a_reason_and_a_line_that_speaks_of_nothing_are_refused(settings, message):
+def test_a_difference_without_a_reason_and_a_line_that_speaks_of_nothing_are_refused(
+    settings, message
+):
     with pytest.raises(SpecError, match=message):
         verdicts(*settings)
 
@@ -78,11 +82,14 @@ def test_a_difference_without_a_reason_and_a_line_that_speaks_of_nothing_are_ref
     [
         ('title = "X"\nscenarios = ["digits_dpvz"]', "digits_dpvz"),
         (
-            'title = "X"\nscenarios = ["vafl"]\n[[settings]]\nkey = "seed"\nvalue = 0\nwhere = "1"\n'
-            'scenarios = ["sgd"]',
+            'title = "X"\nscenarios = ["vafl"]\n[[settings]]\nkey = "seed"\nvalue = 0\nwhere = '
+            '"1"\nscenarios = ["sgd"]',
             '"sgd" is none of this paper',
         ),
-        ('title = "X"\nscenarios = ["vafl"]\n[[settings]]\nkey = "seed"\nvalue = 0', "where: Field required"),
+        (
+            'title = "X"\nscenarios = ["vafl"]\n[[settings]]\nkey = "seed"\nvalue = 0',
+            "where: Field required",
+        ),
         (
             'title = "X"\nscenarios = ["vafl"]\n[[words]]\nabout = "a"\nsays = "b"\nwhere = "c"',
             "why: Field required",
@@ -109,7 +116,9 @@ def test_a_scenario_that_calls_itself_a_papers_is_held_against_it():
 
 @pytest.mark.parametrize("name", ["mnist_vafl", "fashion_vafl", "cifar10_vafl", "parkinson_vafl"])
 def test_the_delay_of_worker_m_is_a_poisson_count_of_mean_2m(name):
-    """VAFL, Section G.2: Poisson(2m) scaled by 1 / 2M, and a second in the mean for the last of M workers."""
+    """VAFL, Section G.2: Poisson(2m) scaled by 1 / 2M, and a second in the mean for the last of M
+    workers.
+    """
     spec = catalog.load(name)
     means, quantum = np.array(spec.clock.compute), spec.clock.compute_quantum
     workers = np.arange(1, spec.split.clients + 1)

@@ -21,7 +21,9 @@ def mine(tmp_path, monkeypatch):
     return path
 
 
-def test_a_path_in_a_file_counts_from_the_file_and_one_of_set_from_the_working_folder(mine, tmp_path):
+def test_a_path_in_a_file_counts_from_the_file_and_one_of_set_from_the_working_folder(
+    mine, tmp_path
+):
     assert load(mine).data.file == str(tmp_path / "mine" / "rows.csv")
     assert load(Path("../mine/s.toml")).data.file == str(tmp_path / "work" / "../mine/rows.csv")
     assert load(mine, ["data.file=other.csv"]).data.file == str(tmp_path / "work" / "other.csv")

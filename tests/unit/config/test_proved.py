@@ -1,4 +1,6 @@
-"""privacy.mode = "proved" with what it cannot prove: each refused, with what was wanted and what to do."""
+"""privacy.mode = "proved" with what it cannot prove: each refused, with what was wanted and what to
+do.
+"""
 
 import dataclasses
 import hashlib
@@ -51,7 +53,10 @@ def load(*overrides: str) -> VerticalScenario:
         ([*OUTSIDER, "budget.seconds=5"], ["number of updates", "budget.seconds"]),
         ([*OUTSIDER, "budget.epsilon=5"], ["number of updates", "budget.epsilon"]),
         ([*OUTSIDER, "network.up=1e6"], ["how large batches are", "leave out network.up"]),
-        ([*OUTSIDER, "clock.kind=wall"], ["how large batches are", 'leave out clock.kind = "wall"']),
+        (
+            [*OUTSIDER, "clock.kind=wall"],
+            ["how large batches are", 'leave out clock.kind = "wall"'],
+        ),
         (["budget.adversary=paper"], ["budget.adversary", '"client"', '"paper"']),
         (["method.name=vafl"], ["vafl", 'mode = "paper"']),
         (["data.missing=mean"], ["data.missing", "one record moves others"]),
@@ -59,19 +64,36 @@ def load(*overrides: str) -> VerticalScenario:
             ["privacy.mode=paper", "privacy.delta=1e-5", "privacy.relation=labels"],
             ["privacy.relation", '"proved"'],
         ),
-        (["privacy.mode=paper", "privacy.delta=1e-5", "method.server=joint"], ['"joint"', '"proved"']),
-        (["privacy.mode=paper", "privacy.delta=1e-5", "method.gather=2"], ["method.gather", '"proved"']),
-        (["privacy.mode=paper", "privacy.delta=1e-5", "method.clip_over=vector"], ["clip_over", '"proved"']),
-        (["privacy.mode=paper", "privacy.delta=1e-5", "method.average=0.5"], ["method.average", '"proved"']),
+        (
+            ["privacy.mode=paper", "privacy.delta=1e-5", "method.server=joint"],
+            ['"joint"', '"proved"'],
+        ),
+        (
+            ["privacy.mode=paper", "privacy.delta=1e-5", "method.gather=2"],
+            ["method.gather", '"proved"'],
+        ),
+        (
+            ["privacy.mode=paper", "privacy.delta=1e-5", "method.clip_over=vector"],
+            ["clip_over", '"proved"'],
+        ),
+        (
+            ["privacy.mode=paper", "privacy.delta=1e-5", "method.average=0.5"],
+            ["method.average", '"proved"'],
+        ),
         (["method.average=0.003"], ["method.average", "0.003 of 400 releases is 1", "at least 2"]),
-        (["method.average=0.5", "budget.updates=3", "method.gather=3"], ["0.5 of 1 releases", "at least 2"]),
+        (
+            ["method.average=0.5", "budget.updates=3", "method.gather=3"],
+            ["0.5 of 1 releases", "at least 2"],
+        ),
         (["method.average=0"], ["method.average", "0"]),
         (["method.average=1.01"], ["method.average", "1"]),
         (["method.name=vafl", "method.average=0.5"], ["average"]),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) and "=" in value[0] else "",
 )
-def test_settings_that_contradict_the_mode_are_refused(overrides: list[str], words: list[str]) -> None:
+def test_settings_that_contradict_the_mode_are_refused(
+    overrides: list[str], words: list[str]
+) -> None:
     with pytest.raises(SpecError) as refused:
         load(*overrides)
     assert all(word in str(refused.value) for word in words), refused.value
@@ -119,8 +141,13 @@ def test_a_share_of_updates_that_nobody_planned_is_refused() -> None:
     method = dataclasses.replace(spec.method, average=0.5)
     budget = spec.budget.model_copy(update={"updates": None})
     privacy = spec.privacy.model_copy(update={"noise_multiplier": 200.0})
-    with pytest.raises(SpecError, match=r"method.average: wanted with budget.updates, .* privacy.epsilon"):
-        check(spec.model_copy(update={"method": method, "budget": budget, "privacy": privacy}), "a test")
+    with pytest.raises(
+        SpecError, match=r"method.average: wanted with budget.updates, .* privacy.epsilon"
+    ):
+        check(
+            spec.model_copy(update={"method": method, "budget": budget, "privacy": privacy}),
+            "a test",
+        )
 
 
 def test_without_noise_the_modes_own_settings_go_with_it() -> None:
@@ -136,7 +163,9 @@ def test_permitted_a_large_delta_is_taken_and_left_out_it_is_a_tenth_of_one_over
 
 @pytest.mark.parametrize("relation", ["replace", "add_remove", "labels"])
 def test_a_relation_halves_the_noise_or_does_not(relation: str) -> None:
-    found, usual = (privacy_setting(load(*o), ROWS).integers for o in ([f"privacy.relation={relation}"], []))
+    found, usual = (
+        privacy_setting(load(*o), ROWS).integers for o in ([f"privacy.relation={relation}"], [])
+    )
     ratio = {"replace": 1.0, "labels": 1.0, "add_remove": 0.5}[relation]
     assert found.multiplier == pytest.approx(ratio * usual.multiplier, rel=1e-12)
 
@@ -165,7 +194,10 @@ def test_the_modes_old_word_is_accepted_with_a_note_and_digests_keep_it() -> Non
     new = load()
     old = load("privacy.mode=sound")
     assert (new.privacy.mode, old.privacy.mode) == ("proved", "proved")
-    assert (new.note, old.note) == ("", 'privacy.mode: "sound" is now called "proved"; both are accepted')
+    assert (new.note, old.note) == (
+        "",
+        'privacy.mode: "sound" is now called "proved"; both are accepted',
+    )
     digest = scenario_sha256(new)
     assert scenario_sha256(old) == digest
     tree = unlocated(as_tree(new))

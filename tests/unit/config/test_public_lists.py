@@ -24,14 +24,18 @@ CLASSES = ("ill", "well")
         (
             {"source": "csv", "classes": CLASSES, "categories": {"city": ("a", "b")}},
             [],
-            ["classes: public, from data.classes", "categories of city: public, from data.categories"],
+            [
+                "classes: public, from data.classes",
+                "categories of city: public, from data.categories",
+            ],
         ),
         (
             {"source": "parquet", "classes": CLASSES, "categories": ("my city",)},
             ["data.categories"],
             [
                 "classes: public",
-                "NOT public: categories are read off the training rows; data.categories: give a table",
+                "NOT public: categories are read off the training rows; data.categories: give a "
+                "table",
             ],
         ),
         ({"source": "survival"}, [], ["classes: public, the data set's own"]),
@@ -40,9 +44,9 @@ CLASSES = ("ill", "well")
 def test_each_list_is_public_or_its_setting_is_named(given, missing, said):
     data = DataSection(**given)
     assert [found.setting for found in read_off(data)] == missing
-    assert [line.startswith(start) for line, start in zip(stated_lists(data), said, strict=True)] == [
-        True
-    ] * len(said)
+    assert [
+        line.startswith(start) for line, start in zip(stated_lists(data), said, strict=True)
+    ] == [True] * len(said)
 
 
 def test_privacy_says_whose_list_the_classes_are():
@@ -60,7 +64,10 @@ def test_privacy_says_whose_list_the_classes_are():
         (['data.classes=["ill", 1]'], r"data\.classes: wanted a list of two or more labels"),
         (['data.classes=["ill", "ill"]'], r"data\.classes: wanted a list of two or more labels"),
         (["data.classes=1"], r"data\.classes: wanted a whole number from 2, or a list"),
-        (['data.categories={city = ["a"]}'], r"data\.categories: wanted a list of two or more labels"),
+        (
+            ['data.categories={city = ["a"]}'],
+            r"data\.categories: wanted a list of two or more labels",
+        ),
         (["data.categories=3"], r"data\.categories: wanted a list of columns"),
     ],
 )

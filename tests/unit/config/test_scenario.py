@@ -32,18 +32,33 @@ PAPER = {"mode": "paper", "epsilon": 1.0, "delta": 1e-5, "clip": 1.0}
             {"method": {"name": "dpz"}},
             r'method.name: wanted one of dpzv, frozen, sgd, vafl, zoo_vfl, czofo, decomfl, .*, got \'dpz\'.*"dpzv"',
         ),
-        ({"method": {"lr": "fast"}}, r"method.lr: wanted a valid number, got 'fast' \(from x.toml\)"),
+        (
+            {"method": {"lr": "fast"}},
+            r"method.lr: wanted a valid number, got 'fast' \(from x.toml\)",
+        ),
         ({"method": {"batch": 2.5}}, r"method.batch: wanted a valid integer, got 2.5"),
-        ({"method": {"lr_at": [[20]]}}, r"method.lr_at.0.1: wanted a value, got \[20\] \(from x.toml\)"),
-        ({"method": {"lr_at": [20, 0.1]}}, r"method.lr_at.0: wanted a list, got 20 \(from x.toml\)"),
+        (
+            {"method": {"lr_at": [[20]]}},
+            r"method.lr_at.0.1: wanted a value, got \[20\] \(from x.toml\)",
+        ),
+        (
+            {"method": {"lr_at": [20, 0.1]}},
+            r"method.lr_at.0: wanted a list, got 20 \(from x.toml\)",
+        ),
         (
             {"method": {"lr_at": [[20, 0.1, 3]]}},
             r"method.lr_at.0: wanted at most 2 values, got \[20, 0.1, 3\]",
         ),
         ({"method": {"momentum": 1.0}}, r"method.momentum: wanted less than 1, got 1.0"),
-        ({"arrivals": {"rate": -1}}, r"arrivals.rate: wanted one number above 0 .*, or a list.*got -1"),
+        (
+            {"arrivals": {"rate": -1}},
+            r"arrivals.rate: wanted one number above 0 .*, or a list.*got -1",
+        ),
         ({"arrivals": {"rate": [1, float("inf")]}}, r"arrivals.rate: wanted one number above 0"),
-        ({"privacy": {"clip": 0}}, r"privacy.clip: wanted greater than or equal to 0.000000001, got 0"),
+        (
+            {"privacy": {"clip": 0}},
+            r"privacy.clip: wanted greater than or equal to 0.000000001, got 0",
+        ),
         (
             {"resources": {"server_gpus": -1}},
             r"resources.server_gpus: wanted greater than or equal to 0, got -1",
@@ -53,16 +68,34 @@ PAPER = {"mode": "paper", "epsilon": 1.0, "delta": 1e-5, "clip": 1.0}
             {"resources": {"client_gpus": -0.5}},
             r"resources.client_gpus: .*0 or above.*, got -0.5 \(from x.toml\)",
         ),
-        ({"resources": {"placement": "tight"}}, r"resources.placement: wanted 'pack', 'spread', .*'tight'"),
+        (
+            {"resources": {"placement": "tight"}},
+            r"resources.placement: wanted 'pack', 'spread', .*'tight'",
+        ),
         (
             {"resources": {"placement_timeout": -1}},
             r"resources.placement_timeout: wanted greater than or equal to 0, got -1",
         ),
-        ({"resources": {"labels": {}}}, r"resources.labels: wanted a table with labels for server or cli"),
-        ({"resources": {"labels": {"hosts": {"a": "b"}}}}, r"labels: wanted .* server or clients, got"),
-        ({"resources": {"labels": {"server": {"zone": "in()"}}}}, r"resources.labels: .* such as .*in\(\)"),
-        ({"resources": {"labels": {"server": {"a b": "c"}}}}, r"resources.labels: wanted labels and their"),
-        ({"resources": {"labels": {"server": {"zone": 3}}}}, r"resources.labels: wanted labels and their"),
+        (
+            {"resources": {"labels": {}}},
+            r"resources.labels: wanted a table with labels for server or cli",
+        ),
+        (
+            {"resources": {"labels": {"hosts": {"a": "b"}}}},
+            r"labels: wanted .* server or clients, got",
+        ),
+        (
+            {"resources": {"labels": {"server": {"zone": "in()"}}}},
+            r"resources.labels: .* such as .*in\(\)",
+        ),
+        (
+            {"resources": {"labels": {"server": {"a b": "c"}}}},
+            r"resources.labels: wanted labels and their",
+        ),
+        (
+            {"resources": {"labels": {"server": {"zone": 3}}}},
+            r"resources.labels: wanted labels and their",
+        ),
         (
             {"resources": {"host_gpus": -1}, "method": {"name": "fedavg"}},
             r"resources.host_gpus: wanted greater than or equal to 0, got -1",
@@ -71,17 +104,26 @@ PAPER = {"mode": "paper", "epsilon": 1.0, "delta": 1e-5, "clip": 1.0}
             {"split": {"how": "cols"}},
             r'split.how: unknown split "cols". Did you mean "columns"\? Choose columns, rows, .* \(from x.toml\)',
         ),
-        ({"split": {"parties": {"bank": ["a"]}}}, r"split.parties: wanted at least 2 parties, such as"),
+        (
+            {"split": {"parties": {"bank": ["a"]}}},
+            r"split.parties: wanted at least 2 parties, such as",
+        ),
         (
             {"split": {"parties": {"bank": ["a"], "shop": []}}},
             r'parties: wanted a list of columns for "shop"',
         ),
-        ({"split": {"parties": {"bank": ["a"], "7up": ["b"]}}}, r"parties: wanted names that begin with a l"),
+        (
+            {"split": {"parties": {"bank": ["a"], "7up": ["b"]}}},
+            r"parties: wanted names that begin with a l",
+        ),
         (
             {"split": {"parties": {"bank": ["a", "b"], "shop": ["b"]}}},
             r'split.parties: wanted each column in one party, and once; "b" is in "bank" and "shop"',
         ),
-        ({"split": {"parties": {"bank": ["a", "a"], "shop": ["b"]}}}, r'"a" is in "bank" and "bank"'),
+        (
+            {"split": {"parties": {"bank": ["a", "a"], "shop": ["b"]}}},
+            r'"a" is in "bank" and "bank"',
+        ),
         (
             {"split": {"parties": {"bank": [0], "shop": [True]}}},
             r"parties: wanted a column's number or its name",
@@ -103,20 +145,33 @@ PAPER = {"mode": "paper", "epsilon": 1.0, "delta": 1e-5, "clip": 1.0}
             r'split.parties: wanted features for "shop", got "b", which data.target names',
         ),
         (
-            {"split": PARTIES, "data": {"source": "csv", "file": "f", "target": "y", "groups": "a"}, **GOOD},
+            {
+                "split": PARTIES,
+                "data": {"source": "csv", "file": "f", "target": "y", "groups": "a"},
+                **GOOD,
+            },
             r'split.parties: wanted features for "bank", got "a", which data.groups names',
         ),
         (
             {"data": {"scale": "public", "centre": {}}},
             r"data.centre: wanted one number .* that the table names",
         ),
-        ({"data": {"scale": "public", "spread": {"a": 0}}}, r"data.spread: wanted one number above 0 "),
+        (
+            {"data": {"scale": "public", "spread": {"a": 0}}},
+            r"data.spread: wanted one number above 0 ",
+        ),
         (
             {"data": {"scale": "public", "centre": {"a": 1, "b": 2}, "spread": {"a": 1}}, **GOOD},
             r'data.centre, data.spread: wanted the same columns in both, got "b" in one; add it to the other',
         ),
-        ({"data": {"source": "digit"}}, r'data.source: unknown data set "digit". Did you mean "digits"\?'),
-        ({"arrivals": {"rate": [1, 2]}, **GOOD}, r"arrivals.rate: wanted one number or 4 .*got a list of 2"),
+        (
+            {"data": {"source": "digit"}},
+            r'data.source: unknown data set "digit". Did you mean "digits"\?',
+        ),
+        (
+            {"arrivals": {"rate": [1, 2]}, **GOOD},
+            r"arrivals.rate: wanted one number or 4 .*got a list of 2",
+        ),
         ({"budget": {}}, r"budget: wanted at least one limit"),
         (
             {"privacy": {"epsilon": 1.0}, **GOOD},
@@ -125,19 +180,33 @@ PAPER = {"mode": "paper", "epsilon": 1.0, "delta": 1e-5, "clip": 1.0}
         ({"privacy": {**PAPER, "delta": None}, **GOOD}, r"privacy.delta: wanted with ε"),
         ({"privacy": {**PAPER, "clip": None}, **GOOD}, r"privacy.clip: wanted a number above 0"),
         ({"privacy": {**PAPER, "sigma": 1.0}, **GOOD}, r"privacy: wanted either epsilon or sigma"),
-        ({"privacy": PAPER, "budget": {"seconds": 3}}, r"budget.updates: wanted with privacy.epsilon"),
-        ({"privacy": PAPER, "method": {"name": "sgd"}, **GOOD}, r'privacy.mode: "sgd" adds no noise'),
+        (
+            {"privacy": PAPER, "budget": {"seconds": 3}},
+            r"budget.updates: wanted with privacy.epsilon",
+        ),
+        (
+            {"privacy": PAPER, "method": {"name": "sgd"}, **GOOD},
+            r'privacy.mode: "sgd" adds no noise',
+        ),
         (
             {"privacy": {**PAPER, "noise": "seeded"}, "budget": {"updates": 9, "epsilon": 1.0}},
             r"budget.epsilon: seeded noise proves no ε",
         ),
         ({"budget": {"epsilon": 1.0}}, r"budget.epsilon: has no meaning with privacy.mode"),
         (
-            {"privacy": PAPER, "method": {"server": "frozen"}, "budget": {**GOOD["budget"], **EXTERNAL}},
+            {
+                "privacy": PAPER,
+                "method": {"server": "frozen"},
+                "budget": {**GOOD["budget"], **EXTERNAL},
+            },
             r'budget.adversary: "external" needs method.batches = "poisson"',
         ),
         (
-            {"privacy": PAPER, "method": {"batches": "poisson"}, "budget": {**GOOD["budget"], **EXTERNAL}},
+            {
+                "privacy": PAPER,
+                "method": {"batches": "poisson"},
+                "budget": {**GOOD["budget"], **EXTERNAL},
+            },
             r'"external" sees the final head; only method.server = "frozen"',
         ),
         (
@@ -169,7 +238,10 @@ PAPER = {"mode": "paper", "epsilon": 1.0, "delta": 1e-5, "clip": 1.0}
             },
             r'budget.adversary: "external" needs an order of updates that .*; leave out network.up',
         ),
-        ({"method": {"lr": 1e-300}}, r"method.lr: wanted greater than or equal to 0.000000001, got 1e-300"),
+        (
+            {"method": {"lr": 1e-300}},
+            r"method.lr: wanted greater than or equal to 0.000000001, got 1e-300",
+        ),
         ({"clock": {"service": 1e308}}, r"clock.service: wanted less than or equal to"),
         ({"model": {"hidden": [10**12]}}, r"model.hidden.0: wanted less than or equal to 1000000"),
         ({"arrivals": {"kind": "trace"}, **GOOD}, r"arrivals.file: goes with"),
@@ -208,7 +280,11 @@ def test_parties_are_clients_in_their_order_each_with_its_own_columns():
     assert (spec.split.clients, spec.party_names) == (2, ("b", "a"))
     assert [part.columns for part in prepare_vertical(spec).parts] == [(0, 3), (23,)]
     assert parse(tomllib.loads(as_toml(spec)), "again").split == spec.split
-    assert scenarios.load("digits_dpzv").party_names == scenarios.load("digits_decomfl").party_names == ()
+    assert (
+        scenarios.load("digits_dpzv").party_names
+        == scenarios.load("digits_decomfl").party_names
+        == ()
+    )
 
 
 def test_noise_is_switched_off_and_columns_are_given_by_override():
@@ -242,7 +318,10 @@ def test_another_method_keeps_what_both_have():
             ["method.name=fedavg", "method.momentum=0.5", "method.dampening=false"],
             "lr = 0.001; fedavg's own: 0.1",
         ),
-        (["method.name=fedavg", "method.momentum=0", "method.dampening=false", "method.lr=0.2"], ""),
+        (
+            ["method.name=fedavg", "method.momentum=0", "method.dampening=false", "method.lr=0.2"],
+            "",
+        ),
         (["method.name=decomfl", "method.batch=8"], ""),
         (["method.name=fedzo"], ""),  # the scenario's step size is FedZO's own
     ],
@@ -258,9 +337,17 @@ def test_what_another_method_takes_over_by_name_alone_is_said(changes, said):
     [
         ("mnist_dpzv", ["data.source=mnist5k"], {"folder": None}),
         ("parkinson_vafl", ["data.source=mnist5k"], {"file": None, "target": None, "groups": None}),
-        ("parkinson_vafl", ["data.source=parquet"], {"target": "class", "groups": "id", "skip_lines": None}),
+        (
+            "parkinson_vafl",
+            ["data.source=parquet"],
+            {"target": "class", "groups": "id", "skip_lines": None},
+        ),
         # given, and refused where the data are read
-        ("parkinson_vafl", ["data.skip_lines=2", "data.source=mnist5k"], {"groups": None, "skip_lines": 2}),
+        (
+            "parkinson_vafl",
+            ["data.skip_lines=2", "data.source=mnist5k"],
+            {"groups": None, "skip_lines": 2},
+        ),
     ],
 )
 def test_another_data_set_keeps_what_it_takes_of_the_files_settings(scenario, changes, kept):
@@ -269,11 +356,18 @@ def test_another_data_set_keeps_what_it_takes_of_the_files_settings(scenario, ch
 
 
 def test_token_ids_are_no_numbers_for_a_horizontal_model():
-    texts = ["data.source=synthetic_reviews", "data.rows=60", "data.tokens=12", "data.vocabulary=64"]
+    texts = [
+        "data.source=synthetic_reviews",
+        "data.rows=60",
+        "data.tokens=12",
+        "data.vocabulary=64",
+    ]
     with pytest.raises(
         SpecError, match=r'^model.kind: "mlp" takes numbers, .* "synthetic_reviews" are token ids'
     ):
-        prepare_horizontal(scenarios.load("digits_decomfl", [*texts, "split.clients=6", "method.cohort=3"]))
+        prepare_horizontal(
+            scenarios.load("digits_decomfl", [*texts, "split.clients=6", "method.cohort=3"])
+        )
 
 
 MISTYPED = [
@@ -305,14 +399,23 @@ def test_a_mistyped_method_is_answered_by_the_nearest_name(tmp_path, scenario, n
 @pytest.mark.parametrize(
     ("item", "said"),
     [
-        ("lr=.1", 'lr: unknown setting (from --set). Did you mean "method.lr"? Settings here: arrivals, '),
+        (
+            "lr=.1",
+            'lr: unknown setting (from --set). Did you mean "method.lr"? Settings here: arrivals, ',
+        ),
         ("epsilon=1", 'Did you mean "privacy.epsilon" or "budget.epsilon"? Settings here: '),
         ("privacy.lr=1", 'Did you mean "method.lr"? Settings here: adversary, '),
         ("arrivals.raet=1", 'Did you mean "arrivals.rate"? Settings here: '),
         ("method.qqqq=1", "method.qqqq: unknown setting (from --set). Settings here: "),
-        ("cohort=3", "cohort: unknown setting (from --set). Settings here: "),  # of horizontal methods alone
+        (
+            "cohort=3",
+            "cohort: unknown setting (from --set). Settings here: ",
+        ),  # of horizontal methods alone
         ("method.lr=fast", "method.lr: wanted a valid number, got 'fast' (from --set)"),
-        ("method.coins=system", 'method.batches = "poisson", got "shuffle" (from bank.toml and --set)'),
+        (
+            "method.coins=system",
+            'method.batches = "poisson", got "shuffle" (from bank.toml and --set)',
+        ),
     ],
 )
 def test_a_wrong_override_names_the_nearest_setting_and_its_origin(tmp_path, item, said):
@@ -357,7 +460,9 @@ def test_files_that_are_no_scenarios(tmp_path):
     (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(SpecError, match="text in UTF-8"):
         load(tmp_path / "binary.toml")
-    with pytest.raises(SpecError, match=r'scenario "digits_dpz" is unknown. Did you mean "digits_dpzv"\?'):
+    with pytest.raises(
+        SpecError, match=r'scenario "digits_dpz" is unknown. Did you mean "digits_dpzv"\?'
+    ):
         scenarios.load("digits_dpz")
 
 
@@ -371,10 +476,16 @@ def test_files_that_are_no_scenarios(tmp_path):
         (["data.source=mnist"], SpecError, "folder"),
         (["data.source=mnist", "data.folder=nowhere"], DataError, "train-images"),
         (["model.bottom=cnn", "split.how=columns"], SpecError, "model.bottom"),
-        (["arrivals.kind=trace", "arrivals.file=nowhere.csv"], DataError, "columns client and time"),
+        (
+            ["arrivals.kind=trace", "arrivals.file=nowhere.csv"],
+            DataError,
+            "columns client and time",
+        ),
     ],
 )
-def test_a_scenario_that_does_not_fit_its_data_is_refused_before_anything_runs(overrides, error, said):
+def test_a_scenario_that_does_not_fit_its_data_is_refused_before_anything_runs(
+    overrides, error, said
+):
     with pytest.raises(error, match=said) as caught:
         prepare_vertical(scenarios.load("digits_dpzv", overrides))
     assert "\n" not in str(caught.value)

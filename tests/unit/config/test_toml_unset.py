@@ -51,9 +51,13 @@ def test_every_optional_setting_can_be_unset_and_no_other() -> None:
 
 
 def test_any_two_of_epsilon_noise_and_updates_can_be_given() -> None:
-    noised = raydpzv.load("digits_private", ["privacy.epsilon=none", "privacy.noise_multiplier=100"])
+    noised = raydpzv.load(
+        "digits_private", ["privacy.epsilon=none", "privacy.noise_multiplier=100"]
+    )
     assert (noised.privacy.epsilon, noised.privacy.noise_multiplier) == (None, 100)
-    longest = raydpzv.load("digits_private", ["budget.updates=none", "privacy.noise_multiplier=300"])
+    longest = raydpzv.load(
+        "digits_private", ["budget.updates=none", "privacy.noise_multiplier=300"]
+    )
     assert (longest.privacy.epsilon, longest.budget.updates) == (1.0, None)
 
 

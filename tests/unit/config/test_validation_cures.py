@@ -1,4 +1,6 @@
-"""No message advises what the same scenario then refuses: each cure that a complaint names is tried."""
+"""No message advises what the same scenario then refuses: each cure that a complaint names is
+tried.
+"""
 
 import itertools
 import re
@@ -51,7 +53,9 @@ WHOLE = {"mode": "privacy.mode", "noise": "privacy.noise"}
 def values(annotation: object) -> Iterator[str]:
     """Each word that a setting may be."""
     if typing.get_origin(annotation) is typing.Literal:
-        yield from (str(v).lower() if isinstance(v, bool) else str(v) for v in typing.get_args(annotation))
+        yield from (
+            str(v).lower() if isinstance(v, bool) else str(v) for v in typing.get_args(annotation)
+        )
     else:
         for part in typing.get_args(annotation):
             yield from values(part)
@@ -66,14 +70,18 @@ def changes(spec: AnyScenario) -> list[str]:
         for name, field in section.model_fields.items()
     }
     hints = typing.get_type_hints(type(spec.method), include_extras=True)
-    fields |= {f"method.{name}": hints[name] for name in method_fields(type(spec.method)) if name != "name"}
+    fields |= {
+        f"method.{name}": hints[name] for name in method_fields(type(spec.method)) if name != "name"
+    }
     found = [f"{setting}={value}" for setting, kind in fields.items() for value in values(kind)]
     found += [f"method.name={name}" for name in METHODS if METHODS[name].kind == spec.kind]
     return [*found, *OF_NOISE[spec.kind], *NUMBERS, *FITTED]
 
 
 def refusal(name: str, items: Sequence[str], without: str = "") -> str:
-    """The complaint about a scenario with changes, "" if there is none; without: a setting that is left out."""
+    """The complaint about a scenario with changes, "" if there is none; without: a setting that is
+    left out.
+    """
     tree = overridden(tomllib.loads((FOLDER / f"{name}.toml").read_text()), items)
     if without:
         table, _, key = without.partition(".")
@@ -92,7 +100,9 @@ def cures(complaint: str) -> list[str]:
     advice = CONDITION.sub("", last) if "; " in rest and not last.startswith("got") else ""
     found = [f"{WHOLE.get(name, name)}={value}" for name, value in ASSIGNED.findall(advice)]
     found += [f"{setting}={value}" for value in NAMED.findall(advice)]
-    left_out = [setting] if re.search(r"leave it out|drop it", advice) and "," not in setting else []
+    left_out = (
+        [setting] if re.search(r"leave it out|drop it", advice) and "," not in setting else []
+    )
     return [cure for cure in (*found, *left_out) if "." in cure.partition("=")[0]]
 
 
@@ -101,33 +111,45 @@ def refused_cures(name: str) -> Iterator[str]:
     alone = changes(parse(tomllib.loads((FOLDER / f"{name}.toml").read_text()), name))
     pairs = itertools.combinations(alone, 2)
     for items in (*((item,) for item in alone), *pairs):
-        if len({item.partition("=")[0] for item in items}) < len(items) or not (said := refusal(name, items)):
+        if len({item.partition("=")[0] for item in items}) < len(items) or not (
+            said := refusal(name, items)
+        ):
             continue
         for cure in cures(said):
             setting, is_value, _ = cure.partition("=")
-            then = refusal(name, [*items, cure]) if is_value else refusal(name, items, without=setting)
+            then = (
+                refusal(name, [*items, cure]) if is_value else refusal(name, items, without=setting)
+            )
             if then.startswith(f"{setting}:") or then == said:
                 yield f"{items}: {said} -> {cure}: {then}"
 
 
-@pytest.mark.parametrize("name", ["digits_private", "digits_server", "digits_dpzv", "digits_users_private"])
+@pytest.mark.parametrize(
+    "name", ["digits_private", "digits_server", "digits_dpzv", "digits_users_private"]
+)
 def test_no_complaint_advises_what_is_refused_then(name: str) -> None:
     assert list(refused_cures(name)) == []
 
 
 def test_advice_that_is_refused_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(validation, "_noised_or_without", lambda noise: 'set mode = "paper" or leave it out')
+    monkeypatch.setattr(
+        validation, "_noised_or_without", lambda noise: 'set mode = "paper" or leave it out'
+    )
     assert any(
-        'privacy.mode="paper": privacy.mode: "frozen" adds no' in found for found in refused_cures("frozen")
+        'privacy.mode="paper": privacy.mode: "frozen" adds no' in found
+        for found in refused_cures("frozen")
     )
 
 
 def test_cures_are_read_off_a_complaint() -> None:
     assert cures(
-        'data.scale: "unit" is fitted; use data.scale = "public" with data.centre and more, or "none"'
+        'data.scale: "unit" is fitted; use data.scale = "public" with data.centre and more, or '
+        '"none"'
     ) == ['data.scale="public"', 'data.scale="none"']
     assert cures("budget.epsilon: has no meaning here; leave it out") == ["budget.epsilon"]
-    assert cures('method.server: wrong; with privacy.mode = "proved" use one of "frozen", "joint"') == [
+    assert cures(
+        'method.server: wrong; with privacy.mode = "proved" use one of "frozen", "joint"'
+    ) == [
         'method.server="frozen"',
         'method.server="joint"',
     ]

@@ -20,7 +20,9 @@ def save(path: Path, **arrays: np.ndarray) -> Path:
 
 def test_views_with_a_test_set_of_their_own(tmp_path):
     x, y = views()
-    split = get("multiview", file=save(tmp_path / "v", x=x[:8], y=y[:8] * 0, x_test=x[8:], y_test=y[8:]))
+    split = get(
+        "multiview", file=save(tmp_path / "v", x=x[:8], y=y[:8] * 0, x_test=x[8:], y_test=y[8:])
+    )
     np.testing.assert_array_equal(split.train.x, x[:8])
     np.testing.assert_array_equal(split.test.x, x[8:])
     assert split.train.classes == 3, "classes are counted over both"
@@ -41,7 +43,9 @@ def test_one_records_value_does_not_rescale_the_others(tmp_path):
     for kind, value in ((np.int16, 256), (np.float64, 0.5)):
         changed = x.astype(kind)
         changed[3].flat[0] = value
-        found = get("multiview", file=save(tmp_path / "w", x=changed, y=y, x_test=x, y_test=y)).train.x
+        found = get(
+            "multiview", file=save(tmp_path / "w", x=changed, y=y, x_test=x, y_test=y)
+        ).train.x
         np.testing.assert_array_equal(np.delete(found, 3, 0), np.delete(kept, 3, 0))
 
 

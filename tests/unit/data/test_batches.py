@@ -52,7 +52,9 @@ def test_an_epoch_holds_every_record_at_most_once_and_drops_the_rest(one, epoch)
 
 def test_epochs_differ_and_so_do_the_dropped_records():
     one = Batches("shuffle", 4, 10, KEY)
-    epochs = [set(np.concatenate([one.draw(2 * e), one.draw(2 * e + 1)]).tolist()) for e in range(40)]
+    epochs = [
+        set(np.concatenate([one.draw(2 * e), one.draw(2 * e + 1)]).tolist()) for e in range(40)
+    ]
     assert set.union(*epochs) == set(range(10))
     assert len({frozenset(epoch) for epoch in epochs}) > 10
 
@@ -84,7 +86,9 @@ def inclusion(one: Batches, steps: int) -> np.ndarray:
 
 
 def agreement(seen: np.ndarray, steps: int, rate: float) -> float:
-    """p-value that every record's count is Binomial(steps, rate), records independent (chi-square)."""
+    """p-value that every record's count is Binomial(steps, rate), records independent
+    (chi-square).
+    """
     squares = np.sum((seen - steps * rate) ** 2) / (steps * rate * (1 - rate))
     return 2 * min(stats.chi2.cdf(squares, len(seen)), stats.chi2.sf(squares, len(seen)))
 
@@ -127,7 +131,9 @@ def test_fixed_size_batches_cover_all_records_evenly(how):
     deviation = np.sqrt(trials * chance * (1 - chance))
     assert np.abs(seen - steps * rate).max() < 4.5 * deviation
     skewed = seen + np.where(np.arange(40) == 0, round(0.2 * steps * rate), 0)
-    assert np.abs(skewed - steps * rate).max() > 4.5 * deviation, "control: one record drawn 20 % more often"
+    assert np.abs(skewed - steps * rate).max() > 4.5 * deviation, (
+        "control: one record drawn 20 % more often"
+    )
 
 
 @pytest.mark.parametrize("how", ["uniform", "shuffle"])
@@ -136,7 +142,9 @@ def test_every_place_of_a_batch_sees_every_record(how):
     first = np.bincount([one.draw(step)[0] for step in range(2000)], minlength=10)
     assert stats.chisquare(first).pvalue > 1e-3
     ascending = np.bincount([one.draw(step).min() for step in range(2000)], minlength=10)
-    assert stats.chisquare(ascending).pvalue < 1e-3, "control: sorted batches begin with small numbers"
+    assert stats.chisquare(ascending).pvalue < 1e-3, (
+        "control: sorted batches begin with small numbers"
+    )
 
 
 @pytest.mark.parametrize("how", SAMPLINGS)

@@ -44,7 +44,9 @@ def test_a_draw_has_the_bits_of_scikit_learn() -> None:
         fraction = float(rng.choice([0.1, 0.2, 0.25, 0.5, rng.uniform(0.05, 0.95)]))
         ours = stratified_rows(labels, fraction, seed)
         try:
-            theirs = train_test_split(np.arange(rows), test_size=fraction, random_state=seed, stratify=labels)
+            theirs = train_test_split(
+                np.arange(rows), test_size=fraction, random_state=seed, stratify=labels
+            )
         except ValueError:
             assert ours is None
             continue
@@ -52,7 +54,9 @@ def test_a_draw_has_the_bits_of_scikit_learn() -> None:
             assert ours is None
             continue
         assert ours is not None
-        assert all(a.dtype == b.dtype and np.array_equal(a, b) for a, b in zip(ours, theirs, strict=True))
+        assert all(
+            a.dtype == b.dtype and np.array_equal(a, b) for a, b in zip(ours, theirs, strict=True)
+        )
         compared += 1
     assert compared > 50
 
@@ -75,7 +79,9 @@ def test_a_missing_scikit_learn_and_a_damaged_file_are_named(
         read("wine")
 
 
-def test_mnist5k_is_read_from_mlxtends_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mnist5k_is_read_from_mlxtends_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rng = np.random.RandomState(0)
     lines = np.column_stack([rng.randint(0, 256, (30, 784)), np.arange(30) % 10])
     (tmp_path / "data" / "data").mkdir(parents=True)
@@ -110,7 +116,9 @@ def test_mnist5k_has_500_real_pictures_of_each_digit() -> None:
     with gzip.open(path, "rt") as file:
         lines = list(csv.reader(file))
     for row in (0, 1234, 4999):
-        assert [*np.rint(table.x[row].ravel() * 255), table.y[row]] == [float(value) for value in lines[row]]
+        assert [*np.rint(table.x[row].ravel() * 255), table.y[row]] == [
+            float(value) for value in lines[row]
+        ]
 
 
 def test_loading_digits_imports_no_scikit_learn() -> None:

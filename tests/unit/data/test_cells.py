@@ -28,7 +28,9 @@ def test_numbers_and_codes_with_gaps_and_blanks(tmp_path):
     ],
 )
 def test_what_is_no_number_is_named_by_line_and_column(tmp_path, text, said):
-    with pytest.raises(DataError, match=rf't\.csv", line 3, column "b": wanted .*number, got {said}.*Kaggle'):
+    with pytest.raises(
+        DataError, match=rf't\.csv", line 3, column "b": wanted .*number, got {said}.*Kaggle'
+    ):
         cells(tmp_path, text).numbers(("a", "b"))
 
 

@@ -71,7 +71,9 @@ def test_a_row_is_the_same_whoever_asks_and_with_whatever_others() -> None:
 
 
 def test_rows_are_the_mixture_of_the_source_that_keeps_them() -> None:
-    """Unit covariance about each centre, equal classes that come as chance has it; held-out rows alike."""
+    """Unit covariance about each centre, equal classes that come as chance has it; held-out rows
+    alike.
+    """
     split = made("data.rows=40000", "data.columns=3", 'data.scale="none"')
     centres = split.train.gaussians.centres
     for x, y in (all_rows(split.train), split.test.arrays):
@@ -110,7 +112,12 @@ def test_public_scaling_is_what_scaling_the_rows_comes_to() -> None:
 @pytest.mark.parametrize("alpha", [0.3, 5.0])
 def test_dirichlet_clients_have_the_moments_of_their_law(alpha: float) -> None:
     """Dir(α p), then a multinomial: variance p(1 - p)(n + α) / (n (1 + α)) of a class's share."""
-    sizes = ("data.rows=44445", "split.clients=2000", 'split.how="dirichlet"', f"split.alpha={alpha}")
+    sizes = (
+        "data.rows=44445",
+        "split.clients=2000",
+        'split.how="dirichlet"',
+        f"split.alpha={alpha}",
+    )
     table = made(*sizes).train
     n = table.parts.total // 2000
     shares = np.array([np.bincount(table.of_client(m)[1], minlength=4) for m in range(2000)]) / n
@@ -143,7 +150,13 @@ def test_the_datas_digest_follows_everything_that_rows_follow_from() -> None:
         digest: str = prepare_horizontal(spec_of(*overrides)).fingerprint(b"")["data_hmac_sha256"]
         return digest
 
-    changes = ("seed=1", "data.rows=1300", "split.clients=99", 'split.how="dirichlet"', 'data.scale="none"')
+    changes = (
+        "seed=1",
+        "data.rows=1300",
+        "split.clients=99",
+        'split.how="dirichlet"',
+        'data.scale="none"',
+    )
     digests = [digest(), *map(digest, changes)]
     assert digest() == digests[0]
     assert len(set(digests)) == len(digests)
@@ -165,14 +178,19 @@ def test_a_generator_that_draws_otherwise_changes_the_digest() -> None:
         (("split.clients=1108",), "1107 rows cannot give 1108 clients 1 each"),
         (("data.rows=10_000_000", "data.columns=1000"), "set data.test_rows"),
         (("data.test_rows=3",), r"wanted 4 \(data.classes\)"),
-        (("data.columns=100_000", "split.clients=10", "data.rows=100_000"), "at most 268,435,456 numbers"),
+        (
+            ("data.columns=100_000", "split.clients=10", "data.rows=100_000"),
+            "at most 268,435,456 numbers",
+        ),
         (('split.how="dirichlet"', "split.alpha=1e7"), "alpha is 10000000"),
         (('data.folder="somewhere"',), "takes no folder"),
         (('data.groups="who"',), "takes no groups"),
         (("data.validation_fraction=0.1",), "data.validation_fraction: wanted none"),
     ],
 )
-def test_what_would_need_all_rows_at_once_is_refused(overrides: tuple[str, ...], words: str) -> None:
+def test_what_would_need_all_rows_at_once_is_refused(
+    overrides: tuple[str, ...], words: str
+) -> None:
     with pytest.raises(SpecError, match=words):
         prepare_horizontal(spec_of(*overrides))
 
@@ -230,7 +248,9 @@ def test_generated_data_refuse_fewer_rows_than_twice_the_classes(source: str) ->
 
 
 def test_survival_times_are_censored_at_the_stated_rate():
-    """P(T <= C) = E[h / (h + 1/2)] with h = e^η, η ~ N(0, 1.5²), by Gauss-Hermite quadrature; so is the mean time."""
+    """P(T <= C) = E[h / (h + 1/2)] with h = e^η, η ~ N(0, 1.5²), by Gauss-Hermite quadrature; so is
+    the mean time.
+    """
     rows = 40_000
     table = whole("synthetic_survival", rows=rows, columns=3, key=Key(5) / "data")
     nodes, weights = np.polynomial.hermite_e.hermegauss(60)
@@ -253,7 +273,11 @@ def test_the_generated_series_has_its_class_in_the_course_of_time_alone():
     assert np.array_equal(table.x, whole("synthetic_series", key=Key(1), **sizes).x)
     assert not np.array_equal(table.x, whole("synthetic_series", key=Key(2), **sizes).x)
     flat = table.x.reshape(600, -1)
-    linear = LogisticRegression(max_iter=500).fit(flat[:400], table.y[:400]).score(flat[400:], table.y[400:])
+    linear = (
+        LogisticRegression(max_iter=500)
+        .fit(flat[:400], table.y[:400])
+        .score(flat[400:], table.y[400:])
+    )
     power = np.abs(np.fft.rfft(table.x, axis=1)).mean(2)
     spectral = LogisticRegression(max_iter=500).fit(power[:400], table.y[:400])
     assert linear < 0.65
@@ -261,10 +285,14 @@ def test_the_generated_series_has_its_class_in_the_course_of_time_alone():
 
 
 def counts(table: Table, vocabulary: int) -> np.ndarray:
-    return np.stack([np.bincount(row, minlength=vocabulary)[1:] for row in table.x.astype(np.int64)])
+    return np.stack(
+        [np.bincount(row, minlength=vocabulary)[1:] for row in table.x.astype(np.int64)]
+    )
 
 
-def test_generated_reviews_are_learned_by_a_bag_of_words_and_say_nothing_without_their_words() -> None:
+def test_generated_reviews_are_learned_by_a_bag_of_words_and_say_nothing_without_their_words() -> (
+    None
+):
     sizes = {"rows": 1200, "classes": 2, "tokens": 24, "vocabulary": 200}
     table = whole("synthetic_reviews", key=Key(1), **sizes)
     assert table.x.shape == (1200, 24)
@@ -273,7 +301,9 @@ def test_generated_reviews_are_learned_by_a_bag_of_words_and_say_nothing_without
     bag = counts(table, 200)
     telling, rest = bag[:, :16], bag[:, 16:]
     scores = [
-        LogisticRegression(C=0.3, max_iter=500).fit(x[:800], table.y[:800]).score(x[800:], table.y[800:])
+        LogisticRegression(C=0.3, max_iter=500)
+        .fit(x[:800], table.y[:800])
+        .score(x[800:], table.y[800:])
         for x in (bag, telling, rest)
     ]
     assert scores[0] > 0.85
@@ -288,5 +318,7 @@ def test_generated_reviews_are_padded_at_their_end() -> None:
     assert all((row[:n] != 0).all() for row, n in zip(table.x, lengths, strict=True))
     assert table.x.max() == 98
     assert np.bincount(table.y).tolist() == [167, 167, 166]
-    with pytest.raises(SpecError, match=r"vocabulary is 25: generated reviews of 3 classes want at least 26"):
+    with pytest.raises(
+        SpecError, match=r"vocabulary is 25: generated reviews of 3 classes want at least 26"
+    ):
         whole("synthetic_reviews", rows=500, classes=3, tokens=10, vocabulary=25)

@@ -1,4 +1,6 @@
-"""HeartDisease: both forms of the files give the same records, divided as scikit-learn and pandas would."""
+"""HeartDisease: both forms of the files give the same records, divided as scikit-learn and pandas
+would.
+"""
 
 import numpy as np
 import pytest
@@ -19,7 +21,13 @@ def hospital(records):
     """Features and labels of a hospital's complete records: plain columns, then indicators."""
     whole = records[~np.isnan(records[:, [*range(10), 13]]).any(1)]
     plain = whole[:, [0, 3, 4, 7, 9, 1, 5, 8]]
-    indicators = [whole[:, 2] == 2, whole[:, 2] == 3, whole[:, 2] == 4, whole[:, 6] == 1, whole[:, 6] == 2]
+    indicators = [
+        whole[:, 2] == 2,
+        whole[:, 2] == 3,
+        whole[:, 2] == 4,
+        whole[:, 6] == 1,
+        whole[:, 6] == 2,
+    ]
     return np.column_stack([plain, *indicators]), (whole[:, 13] > 0).astype(int)
 
 
@@ -49,10 +57,14 @@ def test_files_that_are_missing_or_hold_something_else(tmp_path):
         get("heart_disease", tmp_path)
     lines = good.split("\n")
     file.write_text(
-        "\n".join([*lines[:2], "9" + lines[2].replace(",", ",7.0,", 1).rsplit(",", 1)[0], *lines[3:]])
+        "\n".join(
+            [*lines[:2], "9" + lines[2].replace(",", ",7.0,", 1).rsplit(",", 1)[0], *lines[3:]]
+        )
     )
     with pytest.raises(DataError, match=r'hungarian\.data", line 3, column "sex": wanted one of'):
         get("heart_disease", tmp_path)
     file.unlink()
-    with pytest.raises(DataError, match=r"wants processed\.hungarian\.data in .*archive\.ics\.uci\.edu"):
+    with pytest.raises(
+        DataError, match=r"wants processed\.hungarian\.data in .*archive\.ics\.uci\.edu"
+    ):
         get("heart_disease", tmp_path)

@@ -59,7 +59,9 @@ def test_validation_rows_are_held_out_of_the_training_rows(groups):
 def test_a_validation_fraction_that_leaves_no_rows_of_a_class_is_refused():
     split = Split(*hold_out(numbered([60, 60]), 0.2, KEY))
     for fraction in (0.01, 0.999):
-        with refusal(DataError, f"training and validation rows with validation_fraction {fraction}"):
+        with refusal(
+            DataError, f"training and validation rows with validation_fraction {fraction}"
+        ):
             with_validation(split, fraction, KEY)
 
 
@@ -85,7 +87,8 @@ def test_a_split_follows_its_key_alone():
 
 
 @pytest.mark.parametrize(
-    ("counts", "fraction"), [([50, 1], 0.2), ([500, 2], 0.01), ([100, 3], 0.99), ([3, 3, 3, 3], 0.1)]
+    ("counts", "fraction"),
+    [([50, 1], 0.2), ([500, 2], 0.01), ([100, 3], 0.99), ([3, 3, 3, 3], 0.1)],
 )
 def test_a_class_too_small_for_both_sides_is_named(counts, fraction):
     with refusal(DataError, "class", f"test_fraction {fraction}", "add rows"):
@@ -139,7 +142,9 @@ def test_limit_on_both_sides():
         limit(split, None, 1, KEY)
 
 
-@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 2)), min_size=1), st.integers(0, 2**32 - 1))
+@given(
+    st.lists(st.tuples(st.integers(0, 9), st.integers(0, 2)), min_size=1), st.integers(0, 2**32 - 1)
+)
 def test_every_row_is_on_one_side_with_all_of_its_group_and_every_class_on_both(rows, seed):
     groups, labels = np.array(rows).T
     found = grouped_rows(labels, groups, 0.3, seed)
@@ -161,14 +166,21 @@ def test_groups_of_one_class_are_drawn_by_class():
 
 def test_a_table_without_groups_divides_them():
     """The control: rows drawn one by one leave hardly a group whole."""
-    table = Table("t", np.zeros((120, 1)), np.repeat([0, 1], 60), 2, groups=np.repeat(np.arange(40), 3))
+    table = Table(
+        "t", np.zeros((120, 1)), np.repeat([0, 1], 60), 2, groups=np.repeat(np.arange(40), 3)
+    )
     by_group = Split(*hold_out(table, 0.25, Key(1)))
     assert not set(by_group.train.groups) & set(by_group.test.groups)
     drawn = Split(*hold_out(Table("t", np.arange(120)[:, None], table.y, 2), 0.25, Key(1)))
-    assert len({int(i) // 3 for i in drawn.train.x[:, 0]} & {int(i) // 3 for i in drawn.test.x[:, 0]}) > 10
+    assert (
+        len({int(i) // 3 for i in drawn.train.x[:, 0]} & {int(i) // 3 for i in drawn.test.x[:, 0]})
+        > 10
+    )
 
 
 def test_too_few_groups_of_a_class_are_said():
-    table = Table("t", np.zeros((6, 1)), np.array([0, 0, 0, 0, 1, 1]), 2, groups=np.array([0, 1, 2, 3, 4, 4]))
+    table = Table(
+        "t", np.zeros((6, 1)), np.array([0, 0, 0, 0, 1, 1]), 2, groups=np.array([0, 1, 2, 3, 4, 4])
+    )
     with pytest.raises(DataError, match=r"class 1 of .* has 1 of 5 groups .*too few"):
         Split(*hold_out(table, 0.4, Key(1)))

@@ -18,7 +18,9 @@ def labels_of(rows: int) -> np.ndarray:
     return Key(5).generator().permutation(np.repeat(np.arange(4), (SHARES * rows).astype(int)))
 
 
-def shared(labels: np.ndarray, clients: int, how: str = "dirichlet", *, key: Key, **options) -> Parts:
+def shared(
+    labels: np.ndarray, clients: int, how: str = "dirichlet", *, key: Key, **options
+) -> Parts:
     return split_rows(labels, HorizontalSplitSection(clients=clients, how=how, **options), key)
 
 
@@ -47,10 +49,18 @@ WAYS = [("iid", "equal"), ("dirichlet", "equal"), ("dirichlet", "drawn")]
     st.integers(0, 99),
 )
 def test_every_row_has_one_owner_and_every_client_its_rows(
-    way: tuple[str, str], clients: int, least: int, more: int, classes: int, exponent: float, seed: int
+    way: tuple[str, str],
+    clients: int,
+    least: int,
+    more: int,
+    classes: int,
+    exponent: float,
+    seed: int,
 ) -> None:
     rows = clients * least + more
-    labels = 7 * Key(seed).generator().integers(0, classes, rows)  # numbers of classes may have gaps
+    labels = 7 * Key(seed).generator().integers(
+        0, classes, rows
+    )  # numbers of classes may have gaps
     how, sizes = way
     parts = shared(
         labels, clients, how, alpha=10**exponent, sizes=sizes, least=least, key=Key(seed) / "split"
@@ -84,7 +94,9 @@ def test_iid_clients_have_the_labels_of_a_random_deal_and_dirichlet_ones_do_not(
 
 
 @pytest.mark.parametrize(("how", "sizes"), WAYS)
-def test_which_rows_of_a_class_a_client_gets_does_not_follow_their_order(how: str, sizes: str) -> None:
+def test_which_rows_of_a_class_a_client_gets_does_not_follow_their_order(
+    how: str, sizes: str
+) -> None:
     parts = shared(np.zeros(20_000, int), 20, how, alpha=1e6, sizes=sizes, key=Key(3))
     first = np.array([(parts.rows(i) < 10_000).sum() for i in range(20)])
     assert stats.chi2_contingency([first, parts.sizes - first]).pvalue > 0.001
@@ -92,14 +104,18 @@ def test_which_rows_of_a_class_a_client_gets_does_not_follow_their_order(how: st
 
 
 def test_which_rows_a_large_client_gives_away_does_not_follow_their_order() -> None:
-    parts = shared(np.zeros(1000, int), 2, "dirichlet", alpha=1e-6, sizes="drawn", least=400, key=Key(3))
+    parts = shared(
+        np.zeros(1000, int), 2, "dirichlet", alpha=1e-6, sizes="drawn", least=400, key=Key(3)
+    )
     poor = int(np.argmin(parts.sizes))
     assert parts.sizes[poor] == 400
     assert abs(parts.rows(poor).mean() - 500) < 4 * 289 / 20
 
 
 def has_the_moments(counts: np.ndarray, alpha: float) -> bool:
-    """Counts of Dir(α p), then a multinomial: covariance (diag p - p pᵀ)(n + α) / (n (1 + α)) of the shares."""
+    """Counts of Dir(α p), then a multinomial: covariance (diag p - p pᵀ)(n + α) / (n (1 + α)) of
+    the shares.
+    """
     n = counts.sum(1)[0]
     wanted = (np.diag(SHARES) - np.outer(SHARES, SHARES)) * (n + alpha) / (n * (1 + alpha))
     return bool(np.abs(np.cov(counts.T / n) / wanted - 1).max() < 0.12)
@@ -121,7 +137,9 @@ def test_equal_sizes_have_beta_marginals() -> None:
 
     def fits(alpha: float) -> bool:
         laws = [stats.beta(alpha * p, alpha * (1 - p)) for p in SHARES]
-        return all(stats.kstest(shares[:, j], law.cdf).pvalue > 0.001 for j, law in enumerate(laws) if j)
+        return all(
+            stats.kstest(shares[:, j], law.cdf).pvalue > 0.001 for j, law in enumerate(laws) if j
+        )
 
     assert fits(2.0)
     assert not fits(3.0)
@@ -131,12 +149,19 @@ def test_drawn_sizes_share_every_class_by_dirichlet() -> None:
     classes, clients = 400, 8
     labels = np.repeat(np.arange(classes), 500)
     parts = shared(labels, clients, "dirichlet", alpha=0.7, sizes="drawn", key=Key(6))
-    shares = np.array([np.bincount(labels[parts.rows(i)], minlength=classes) for i in range(clients)]) / 500
+    shares = (
+        np.array([np.bincount(labels[parts.rows(i)], minlength=classes) for i in range(clients)])
+        / 500
+    )
 
     def fits(alpha: float) -> bool:
         law = stats.beta(alpha, (clients - 1) * alpha)
-        seen = shares[shares > 0.01]  # shares are whole 500ths: compared where the law is flat between them
-        return stats.kstest(seen, lambda s: (law.cdf(s) - law.cdf(0.01)) / law.sf(0.01)).pvalue > 0.001
+        seen = shares[
+            shares > 0.01
+        ]  # shares are whole 500ths: compared where the law is flat between them
+        return (
+            stats.kstest(seen, lambda s: (law.cdf(s) - law.cdf(0.01)) / law.sf(0.01)).pvalue > 0.001
+        )
 
     assert shares.mean(1) == pytest.approx(np.full(clients, 1 / clients), abs=4 * 0.13 / 20)
     assert fits(0.7)
@@ -154,13 +179,16 @@ def test_a_class_that_runs_out_is_replaced_by_what_is_left() -> None:
 
 def test_small_clients_are_topped_up_from_the_largest_alone() -> None:
     few, many = (
-        shared(SMALL, 10, "dirichlet", alpha=0.1, sizes="drawn", least=least, key=Key(8)) for least in (1, 4)
+        shared(SMALL, 10, "dirichlet", alpha=0.1, sizes="drawn", least=least, key=Key(8))
+        for least in (1, 4)
     )
     assert few.sizes.min() < 4, "the case has clients to top up"
     assert many.sizes.tolist() == taken_one_by_one(few.sizes.tolist(), 4)
     same = [i for i in range(10) if 4 <= few.sizes[i] < many.sizes.max()]
     assert same
-    assert all(np.array_equal(few.rows(i), many.rows(i)) for i in same), "who has enough keeps its rows"
+    assert all(np.array_equal(few.rows(i), many.rows(i)) for i in same), (
+        "who has enough keeps its rows"
+    )
 
 
 def test_a_topped_up_client_gets_rows_of_several_owners() -> None:
@@ -172,7 +200,9 @@ def test_a_topped_up_client_gets_rows_of_several_owners() -> None:
 
 
 def taken_one_by_one(sizes: list[int], least: int) -> list[int]:
-    """The slow way: as long as somebody is short, one row moves from the largest (the last of equals)."""
+    """The slow way: as long as somebody is short, one row moves from the largest (the last of
+    equals).
+    """
     sizes = list(sizes)
     while min(sizes) < least:
         largest = max(range(len(sizes)), key=lambda i: (sizes[i], i))

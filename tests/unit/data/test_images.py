@@ -93,9 +93,18 @@ def test_a_long_folder_listing_is_cut(tmp_path):
         (lambda data: data[:4] + b"\xff" * 12 + data[16:], "promises .4294967295"),
         (lambda data: gzip.compress(data)[:-200], "gzip data is damaged or cut off"),
         (lambda data: gzip.compress(data)[:-6], "gzip data is damaged or cut off"),
-        (lambda data: data[:4] + struct.pack(">3I", 2**31, 2**31, 4), "promises .2147483648, .*and 0 follow"),
-        (lambda data: gzip.compress(data)[:10] + b"\xff" + gzip.compress(data)[11:], "invalid block type"),
-        (lambda data: gzip.compress(data)[:500] + b"\xff" * 50 + gzip.compress(data)[550:], "gzip data"),
+        (
+            lambda data: data[:4] + struct.pack(">3I", 2**31, 2**31, 4),
+            "promises .2147483648, .*and 0 follow",
+        ),
+        (
+            lambda data: gzip.compress(data)[:10] + b"\xff" + gzip.compress(data)[11:],
+            "invalid block type",
+        ),
+        (
+            lambda data: gzip.compress(data)[:500] + b"\xff" * 50 + gzip.compress(data)[550:],
+            "gzip data",
+        ),
         (lambda data: b"\x1f\x8bnonsense", "gzip data"),
     ],
 )
@@ -139,5 +148,7 @@ def test_cifar_files_that_are_missing_or_cut_off(tmp_path):
         (tmp_path / name).write_bytes(bytes(3073))
     for length in (0, 3072, 10000):
         (tmp_path / CIFAR[3]).write_bytes(bytes(length))
-        with refusal(DataError, "data_batch_4.bin", f"{length} bytes are not whole records of 3073"):
+        with refusal(
+            DataError, "data_batch_4.bin", f"{length} bytes are not whole records of 3073"
+        ):
             get("cifar10", tmp_path)

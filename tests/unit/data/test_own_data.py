@@ -45,7 +45,9 @@ def test_every_form_of_data_gives_the_same_rows(form):
 
 
 def test_test_rows_and_owners_come_with_the_data():
-    found = own_data({"x": X, "y": Y, "x_test": X[:2], "y_test": Y[:2], "clients": ["b", "a", "b", "c"]})
+    found = own_data(
+        {"x": X, "y": Y, "x_test": X[:2], "y_test": Y[:2], "clients": ["b", "a", "b", "c"]}
+    )
     np.testing.assert_array_equal(found.x_test, X[:2])
     np.testing.assert_array_equal(found.owners, [0, 1, 0, 2])
 
@@ -108,7 +110,9 @@ def test_views_that_do_not_belong_together_are_refused(views, complaint):
 
 @pytest.mark.parametrize("owners", [[[1]] * 3, None, 1.5, np.ones((3, 2))])
 def test_owners_that_cannot_be_told_apart_are_refused(owners):
-    with pytest.raises(DataError, match="clients: wanted how many there are, or the owner of each row"):
+    with pytest.raises(
+        DataError, match="clients: wanted how many there are, or the owner of each row"
+    ):
         numbered_owners(owners, 3)
 
 
@@ -131,7 +135,10 @@ LEFT, RIGHT = np.arange(8.0).reshape(4, 2), np.arange(3.0).reshape(3, 1)
 
 @pytest.mark.parametrize("named", [True, False])
 def test_views_of_other_orders_are_joined_by_ids(named):
-    views, ids = {"a": LEFT, "b": RIGHT}, {"a": ["p", "q", "r", "s"], "b": np.array(["s", "q", "x"])}
+    views, ids = (
+        {"a": LEFT, "b": RIGHT},
+        {"a": ["p", "q", "r", "s"], "b": np.array(["s", "q", "x"])},
+    )
     y = np.array([10, 11, 12, 13])
     if not named:
         views, ids = list(views.values()), list(ids.values())
@@ -158,7 +165,10 @@ def test_labels_have_ids_of_their_own(named):
         ({"a": [1, None, float("nan"), 4], "b": [1, 2, 3]}, "2 of the 4 records of a have none"),
         ({"a": [1, 2, 3], "b": [1, 2, 3]}, "wanted one for each of the 4 records of a, got 3"),
         ({"a": [1, 2, 3, 4], "b": ["1", "2", "3"]}, "no record is in every view"),
-        ({"a": [1, 2, 3, 4], "b": [[1], [2], [3]]}, "wanted a number or a text for each record of b"),
+        (
+            {"a": [1, 2, 3, 4], "b": [[1], [2], [3]]},
+            "wanted a number or a text for each record of b",
+        ),
         ({"a": [1, 2, 3, 4], "c": [1, 2, 3]}, "each view, a, b, in the form of views, got a, c"),
         ({"a": [1, 2, 3, 4]}, "each view, a, b, in the form of views, got a;"),
         (3, "wanted a list or a table"),
@@ -170,6 +180,8 @@ def test_ids_that_join_nothing_are_refused(ids, complaint):
 
 
 def test_users_are_numbered_beside_the_clients_that_hold_them():
-    found = own_data({"x": X, "y": Y, "clients": ["b", "a", "b", "c"], "users": ["u", "v", "w", "u"]})
+    found = own_data(
+        {"x": X, "y": Y, "clients": ["b", "a", "b", "c"], "users": ["u", "v", "w", "u"]}
+    )
     assert found.owners.tolist() == [0, 1, 0, 2]
     assert found.users.tolist() == [0, 1, 2, 0]

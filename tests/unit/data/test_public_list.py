@@ -1,4 +1,6 @@
-"""Labels and categories by public lists: no record's value moves another's number, whatever reads the file."""
+"""Labels and categories by public lists: no record's value moves another's number, whatever reads
+the file.
+"""
 
 import dataclasses
 
@@ -23,7 +25,9 @@ def file_of(folder, source, labels=LABELS, city=CITY):
     path = folder / f"own.{'npz' if source in ('multiview', 'tokens') else source}"
     x = np.arange(2 * ROWS, dtype=np.float32).reshape(ROWS, 2)
     if path.suffix == ".npz":
-        np.savez(path, x=x[:, :, None] if source == "multiview" else x.astype(int), y=np.array(labels))
+        np.savez(
+            path, x=x[:, :, None] if source == "multiview" else x.astype(int), y=np.array(labels)
+        )
     elif source == "parquet":
         columns = {"a": x[:, 0].tolist(), "city": city, "label": labels}
         pyarrow.parquet.write_table(pa.table(columns), path)
@@ -76,10 +80,15 @@ def test_a_value_outside_the_list_is_refused_with_row_and_cure(tmp_path, source,
 
 @pytest.mark.parametrize("source", ["csv", "parquet"])
 def test_whatever_a_value_outside_is_it_counts_as_the_other_one(tmp_path, source):
-    given = {"classes": ("ill", "well", "other"), "categories": {"city": ("Oslo", "Rome", "other", "10")}}
+    given = {
+        "classes": ("ill", "well", "other"),
+        "categories": {"city": ("Oslo", "Rome", "other", "10")},
+    }
     tables = []
     for value in ("hiv", "zzz"):
-        path = file_of(tmp_path, source, [*LABELS[:7], value, *LABELS[8:]], [*CITY[:9], value, *CITY[10:]])
+        path = file_of(
+            tmp_path, source, [*LABELS[:7], value, *LABELS[8:]], [*CITY[:9], value, *CITY[10:]]
+        )
         tables.append(read(path, source, **given, other="other"))
     assert all(np.array_equal(*pair) for pair in zip(*map(parts, tables), strict=True))
     row = {
@@ -126,7 +135,9 @@ def test_labels_of_archives_are_numbered_by_their_list_too(tmp_path, source):
     assert found.train.classes == 3
     assert set(found.train.y) == {1, 2}
     path = file_of(tmp_path, source, [*labels[:7], 9, *labels[8:]])
-    assert read(path, source).train.classes == 10, "a control: one label moves the number of outputs"
+    assert read(path, source).train.classes == 10, (
+        "a control: one label moves the number of outputs"
+    )
     with pytest.raises(DataError, match=r'array y of "own\.npz" has "9" in row 7'):
         read(path, source, classes=(0, 1, 2))
     assert read(path, source, classes=(0, 1, 2), other=2).train.classes == 3

@@ -15,7 +15,11 @@ from tests.helpers.loading import KEY, get
 from tests.helpers.programs import python_said
 
 REVIEWS = [
-    (2, "Great CD", 'My lovely Pat has one of the "GREAT" voices, and I\'d buy it again.\\nTwice, even'),
+    (
+        2,
+        "Great CD",
+        'My lovely Pat has one of the "GREAT" voices, and I\'d buy it again.\\nTwice, even',
+    ),
     (1, "Don't!", "It broke, twice."),
     (1, "", "..."),
     (2, "Über alles", "naïve; café \u2028 \x85 \r fine"),
@@ -34,7 +38,9 @@ def as_fasttext(reviews) -> bytes:
     return "".join(f"__label__{label} {title}: {text}\n" for label, title, text in reviews).encode()
 
 
-def write(folder: Path, form: str, reviews, ending: str = "", pack=lambda data: data, test=None) -> Path:
+def write(
+    folder: Path, form: str, reviews, ending: str = "", pack=lambda data: data, test=None
+) -> Path:
     written = as_csv if form == "csv" else as_fasttext
     for part, rows in (("train", reviews), ("test", test or reviews[:2])):
         (folder / f"{part}.{form}{ending}").write_bytes(pack(written(rows)))
@@ -66,10 +72,18 @@ def test_longer_reviews_are_cut_and_ids_stay_below_the_vocabulary(tmp_path: Path
 @pytest.mark.parametrize("form", ["csv", "ft.txt"])
 @pytest.mark.parametrize(
     ("ending", "pack"),
-    [("", bytes), (".gz", gzip.compress), (".bz2", bz2.compress), (".bz2", bytes), ("", gzip.compress)],
+    [
+        ("", bytes),
+        (".gz", gzip.compress),
+        (".bz2", bz2.compress),
+        (".bz2", bytes),
+        ("", gzip.compress),
+    ],
     ids=["plain", "gz", "bz2", "unpacked that kept its name", "packed without its name"],
 )
-def test_both_forms_packed_or_not_give_the_same_rows(tmp_path: Path, form: str, ending: str, pack) -> None:
+def test_both_forms_packed_or_not_give_the_same_rows(
+    tmp_path: Path, form: str, ending: str, pack
+) -> None:
     (tmp_path / "plain").mkdir()
     expected = read(write(tmp_path / "plain", "csv", REVIEWS))
     split = read(write(tmp_path, form, REVIEWS, ending, pack))
@@ -89,14 +103,18 @@ def many(rows: int):
 
 
 @pytest.mark.parametrize("train_rows", [2, 7, 39, 40, 41, None])
-def test_a_limit_keeps_the_rows_that_it_would_keep_of_a_table_read_whole(tmp_path: Path, train_rows) -> None:
+def test_a_limit_keeps_the_rows_that_it_would_keep_of_a_table_read_whole(
+    tmp_path: Path, train_rows
+) -> None:
     write(tmp_path, "ft.txt", many(40), test=many(12))
     first = read(tmp_path, train_rows=train_rows, test_rows=5)
     expected = limit(read(tmp_path), train_rows, 5, KEY / "limit")
     for part, whole in ((first.train, expected.train), (first.test, expected.test)):
         np.testing.assert_array_equal(part.x, whole.x)
         np.testing.assert_array_equal(part.y, whole.y)
-    assert limit(first, train_rows, 5, KEY / "limit").train is first.train, "limiting again changes nothing"
+    assert limit(first, train_rows, 5, KEY / "limit").train is first.train, (
+        "limiting again changes nothing"
+    )
     assert first.train.rows == min(train_rows or 40, 40)
     other = read(tmp_path, train_rows=7, test_rows=5)
     assert abs(np.bincount(other.train.y)[0] - 3.5) < 1, "by class"
@@ -117,7 +135,8 @@ def test_few_rows_of_a_large_file_take_little_memory(tmp_path: Path) -> None:
 
 def test_what_is_missing(tmp_path: Path) -> None:
     with pytest.raises(
-        DataError, match=r"wants train\.csv or train\.ft\.txt \[\.gz, \.bz2\], test.*holds nothing.*Zhang"
+        DataError,
+        match=r"wants train\.csv or train\.ft\.txt \[\.gz, \.bz2\], test.*holds nothing.*Zhang",
     ):
         read(tmp_path)
     (tmp_path / "train.csv").write_bytes(as_csv(REVIEWS))
@@ -128,7 +147,11 @@ def test_what_is_missing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("form", "data", "words"),
     [
-        ("csv", b'"1","a","b"\n"3","a","b"\n', r"review 2 begins '3 a b'; wanted 1 or 2, a title and a text"),
+        (
+            "csv",
+            b'"1","a","b"\n"3","a","b"\n',
+            r"review 2 begins '3 a b'; wanted 1 or 2, a title and a text",
+        ),
         ("csv", b'"1","a"\n', "review 1 begins '1 a'"),
         ("csv", b"", "holds no reviews"),
         ("csv", b'"1","a","\xff"\n', "utf-8"),
@@ -164,7 +187,9 @@ def test_ids_are_stable_spread_out_and_never_padding() -> None:
     ids = np.array([token_id(f"word{i}", 101) for i in range(20_000)])
     assert (ids.min(), ids.max()) == (1, 100)
     counts = np.bincount(ids)[1:]
-    assert np.square(counts - 200).sum() / 200 < 99 + 5 * np.sqrt(2 * 99), "chi-square of 100 equal cells"
+    assert np.square(counts - 200).sum() / 200 < 99 + 5 * np.sqrt(2 * 99), (
+        "chi-square of 100 equal cells"
+    )
     assert token_id("anything", 2) == 1
     assert [token_id(word, 30_522) for word in ("great", "don't", "straße")] == [3197, 16376, 4323]
 

@@ -47,7 +47,9 @@ def test_images_are_standardised_by_channel(shape):
     for c in range(shape[channel]):
         fitted = split.train.x.take(c, axis=channel).astype(np.float64)
         wanted = (split.test.x.take(c, axis=channel) - fitted.mean()) / fitted.std()
-        np.testing.assert_allclose(standardise(split).test.x.take(c, axis=channel), wanted, atol=1e-5)
+        np.testing.assert_allclose(
+            standardise(split).test.x.take(c, axis=channel), wanted, atol=1e-5
+        )
 
 
 def test_flat_features_of_views_are_standardised_by_view_and_column():
@@ -110,14 +112,21 @@ AGE = ["" if i % 7 == 3 else str(i * i % 31) for i in range(ROWS)]
 def split(tmp_path):
     lines = ["age,city,old,label", *(f"{AGE[i]},{CITY[i]},{i},{i % 2}" for i in range(ROWS))]
     (tmp_path / "own.csv").write_text("\n".join(lines) + "\n")
-    own = {"file": tmp_path / "own.csv", "target": "label", "categories": ("city",), "missing": "mean"}
+    own = {
+        "file": tmp_path / "own.csv",
+        "target": "label",
+        "categories": ("city",),
+        "missing": "mean",
+    }
     found = get("csv", test_fraction=0.3, key=Key(4), **own)
     return with_validation(found, 0.2, Key(5))
 
 
 def test_numbers_are_filled_and_categories_one_hot_by_the_training_rows(split):
     found = encoded(split)
-    rows = {part: getattr(split, part).x[:, 2].astype(int) for part in ("train", "validation", "test")}
+    rows = {
+        part: getattr(split, part).x[:, 2].astype(int) for part in ("train", "validation", "test")
+    }
     city = {part: np.array([[CITY[i] or None] for i in ids], object) for part, ids in rows.items()}
     age = {part: np.array([[float(AGE[i] or math.nan)] for i in ids]) for part, ids in rows.items()}
     there = sorted({c for c in city["train"].ravel() if c})
@@ -138,7 +147,9 @@ def test_a_level_of_no_training_row_is_nothing_there_and_does_not_move_them(spli
     alone = int(train.levels[1])  # a code that nobody has
     x = test.x.copy()
     x[:, 1] = alone
-    found = encoded(Split(train, type(test)(test.name, x, test.y, 2, test.features, levels=test.levels)))
+    found = encoded(
+        Split(train, type(test)(test.name, x, test.y, 2, test.features, levels=test.levels))
+    )
     width = found.test.shape[0] - 2
     assert not found.test.x[:, 1 : 1 + width].any()
     np.testing.assert_array_equal(found.train.x, encoded(Split(train, test)).train.x)
@@ -149,7 +160,9 @@ def test_a_column_without_a_value_in_training_rows_is_refused(split):
     x = train.x.copy()
     x[:, 0] = math.nan
     empty = type(train)(train.name, x, train.y, 2, train.features, levels=train.levels)
-    with pytest.raises(DataError, match=r'column "age" of "own.csv" has no value in any training row'):
+    with pytest.raises(
+        DataError, match=r'column "age" of "own.csv" has no value in any training row'
+    ):
         encoded(Split(empty, split.test))
 
 

@@ -1,4 +1,6 @@
-"""Scaling and splits that look at no record: equal tables where one record is another, with controls that are not."""
+"""Scaling and splits that look at no record: equal tables where one record is another, with
+controls that are not.
+"""
 
 from dataclasses import replace
 
@@ -33,8 +35,14 @@ def images() -> Table:
 
 
 def neighbours(monkeypatch: pytest.MonkeyPatch, *changes: str) -> tuple[np.ndarray, np.ndarray]:
-    """Training rows of digits as they are, and with one record's label changed and its features 50 times larger."""
-    data, found, plain = raydpzv.load("digits_dpzv", changes).data, [], builtin.digits(request("digits"))
+    """Training rows of digits as they are, and with one record's label changed and its features 50
+    times larger.
+    """
+    data, found, plain = (
+        raydpzv.load("digits_dpzv", changes).data,
+        [],
+        builtin.digits(request("digits")),
+    )
     x, y = plain.x.copy(), plain.y.copy()
     x[RECORD], y[RECORD] = -50 * x[RECORD], (y[RECORD] + 1) % 10
     for table in (plain, replace(plain, x=x, y=y)):
@@ -48,13 +56,17 @@ def moved(pair: tuple[np.ndarray, np.ndarray]) -> int:
     return int((pair[0] != pair[1]).reshape(len(pair[0]), -1).any(1).sum())
 
 
-@pytest.mark.parametrize("rows", ["data.test_rows=10", "data.train_rows=900", "data.validation_fraction=0.2"])
+@pytest.mark.parametrize(
+    "rows", ["data.test_rows=10", "data.train_rows=900", "data.validation_fraction=0.2"]
+)
 def test_one_record_moves_no_other_where_scaling_and_split_are_public(monkeypatch, rows):
     assert moved(neighbours(monkeypatch, *PUBLIC, rows)) <= 1
     assert moved(neighbours(monkeypatch, "data.scale=none", "data.split=plain", rows)) <= 1
 
 
-@pytest.mark.parametrize("control", ["data.split=stratified", "data.scale=standard", "data.scale=unit"])
+@pytest.mark.parametrize(
+    "control", ["data.split=stratified", "data.scale=standard", "data.scale=unit"]
+)
 def test_it_moves_hundreds_of_others_where_either_looks_at_records(monkeypatch, control):
     changes = [*PUBLIC, control] if "split" in control else [control, "data.split=plain"]
     assert moved(neighbours(monkeypatch, *changes)) > 200
@@ -63,7 +75,9 @@ def test_it_moves_hundreds_of_others_where_either_looks_at_records(monkeypatch, 
 def test_constants_are_taken_as_they_are():
     table = flat()
     done = scale_by(Split(table, table), (1.0, 2.0, 3.0), 4.0)
-    np.testing.assert_array_equal(done.train.x, ((table.x - np.array([1.0, 2, 3])) / 4).astype(np.float32))
+    np.testing.assert_array_equal(
+        done.train.x, ((table.x - np.array([1.0, 2, 3])) / 4).astype(np.float32)
+    )
     np.testing.assert_array_equal(done.test.x, done.train.x)
     pixels = images()
     done = scale_by(Split(pixels, pixels), 0.5, (2.0, 4.0))
@@ -118,7 +132,10 @@ def test_another_count_of_constants_says_how_many_are_wanted(centre, spread, sai
         (["data.scale=public", "data.centre=1"], r"data.spread: wanted with"),
         (["data.spread=2"], r'data.spread: goes with data.scale = "public", not "standard"'),
         ([*PUBLIC, "data.spread=0"], r"data.spread: .*wanted one number above 0 .*one per column"),
-        ([*PUBLIC, "data.spread=[1, -2]"], r"data.spread: .*wanted one number above 0 .*one per column"),
+        (
+            [*PUBLIC, "data.spread=[1, -2]"],
+            r"data.spread: .*wanted one number above 0 .*one per column",
+        ),
     ],
 )
 def test_what_contradicts_itself_says_what_is_wanted(changes, said):
@@ -130,7 +147,8 @@ def test_what_contradicts_itself_says_what_is_wanted(changes, said):
 def test_a_plain_split_is_a_permutation_that_labels_do_not_move():
     table = flat()
     split, other = (
-        Split(*hold_out(replace(table, y=y), 0.24, KEY, "plain")) for y in (table.y, np.zeros(40, int))
+        Split(*hold_out(replace(table, y=y), 0.24, KEY, "plain"))
+        for y in (table.y, np.zeros(40, int))
     )
     assert (split.train.rows, split.test.rows) == (30, 10)
     both = np.concatenate([split.train.x, split.test.x])
@@ -152,14 +170,18 @@ def test_a_plain_split_keeps_groups_whole_and_looks_at_no_label():
     assert [len(groups) for groups in found[0]] == [4, 3, 3]
     assert set.union(*found[0]) == set(range(10))
     two = table.select(np.arange(8))
-    with pytest.raises(DataError, match=r"2 groups, and validation_fraction 0\.9 leaves none to train on"):
+    with pytest.raises(
+        DataError, match=r"2 groups, and validation_fraction 0\.9 leaves none to train on"
+    ):
         with_validation(Split(two, two), 0.9, KEY, "plain")
 
 
 def test_validation_rows_of_one_class_are_refused_as_test_rows_are():
     two = Table("t", flat().x, np.arange(40) % 2, 2)
     lonely = two.select(np.arange(0, 40, 2))
-    with pytest.raises(DataError, match=r"20 validation rows .* class 0 alone .*data\.validation_fraction"):
+    with pytest.raises(
+        DataError, match=r"20 validation rows .* class 0 alone .*data\.validation_fraction"
+    ):
         check_both_classes(Split(two, two, lonely))
     with pytest.raises(DataError, match=r"20 test rows .* class 0 alone .*data\.test_rows"):
         check_both_classes(Split(two, lonely, two))
@@ -176,13 +198,17 @@ def test_plain_limits_do_not_look_at_labels_either():
 
 @pytest.mark.parametrize("split", ["plain", "stratified"])
 def test_rows_say_where_they_were_in_the_table_as_it_was_read(split):
-    """Also after rows were left out: a table whose features are its rows' numbers comes back as these."""
+    """Also after rows were left out: a table whose features are its rows' numbers comes back as
+    these.
+    """
 
     def numbered(table):
         places = np.arange(table.rows, dtype=np.float32)
         return replace(table, x=np.broadcast_to(places[:, None], table.x.shape))
 
-    data = DataSection(source="wine", scale="none", split=split, train_rows=60, validation_fraction=0.2)
+    data = DataSection(
+        source="wine", scale="none", split=split, train_rows=60, validation_fraction=0.2
+    )
     found = load_data(Request(data, KEY), numbered)
     for part in (found.train, found.test, found.validation):
         assert part.numbers.tolist() == part.x[:, 0].tolist()

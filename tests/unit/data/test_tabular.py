@@ -24,7 +24,10 @@ def columns(rows: int = 24) -> dict[str, list]:
 def write_csv(path: Path, data: dict[str, list]) -> Path:
     lines = [
         ",".join(data),
-        *(",".join("" if v is None else str(v) for v in row) for row in zip(*data.values(), strict=True)),
+        *(
+            ",".join("" if v is None else str(v) for v in row)
+            for row in zip(*data.values(), strict=True)
+        ),
     ]
     path.write_text("\n".join(lines) + "\n")
     return path
@@ -91,9 +94,16 @@ SPOILT = {
     "another target": (
         {},
         {"target": "age", "classes": ("pear", "fig")},
-        'data.target: column "age" of "own" holds none of data.classes;.* age, weight, smokes, kind',
+        'data.target: column "age" of "own" holds none of data.classes;.* age, weight, smokes, '
+        "kind",
     ),
-    "a target of fractions": ({}, {"target": "weight"}, 'column "weight"', "double", "whole numbers"),
+    "a target of fractions": (
+        {},
+        {"target": "weight"},
+        'column "weight"',
+        "double",
+        "whole numbers",
+    ),
     "no features": (dict.fromkeys(("age", "weight", "smokes")), {}, "no features"),
     "one class": ({"kind": ["fig"] * 24}, {}, 'the one value "fig"'),
     "a text": (
@@ -105,9 +115,19 @@ SPOILT = {
     ),
     "a text among numbers": (
         {"age": [*map(str, range(17)), "unknown", *map(str, range(6))]},
-        *({}, 'column "age"', 'such as "unknown" in row 17 ', NO_PROOF),
+        {},
+        'column "age"',
+        'such as "unknown" in row 17 ',
+        NO_PROOF,
     ),
-    "no number": ({"age": [*range(9), None, *range(14)]}, {}, "nan", "row 9 ", 'column "age"', NO_PROOF),
+    "no number": (
+        {"age": [*range(9), None, *range(14)]},
+        {},
+        "nan",
+        "row 9 ",
+        'column "age"',
+        NO_PROOF,
+    ),
     "not a number": ({"age": [1.5] * 7 + [float("nan")] * 17}, {}, "row 7 ", 'column "age"'),
     "no label": ({"kind": ["a", "b"] * 5 + [None] + ["a"] * 13}, {}, "no label in row 10 "),
     "an empty column": ({"age": [None] * 24}, {}, 'column "age" of "own" is empty'),
@@ -207,7 +227,10 @@ def test_a_file_name_of_two_lines_stays_on_one(tmp_path):
 def survival(rows: int = 24) -> dict[str, list]:
     given = columns(rows)
     numbers = {"age": given["age"], "weight": given["weight"]}
-    return numbers | {"days": [i * 7 % 11 for i in range(rows)], "died": [i % 3 > 0 for i in range(rows)]}
+    return numbers | {
+        "days": [i * 7 % 11 for i in range(rows)],
+        "died": [i % 3 > 0 for i in range(rows)],
+    }
 
 
 @pytest.mark.parametrize("form", ["csv", "parquet"])

@@ -1,4 +1,6 @@
-"""Who holds what: held against the laws' probabilities, counted one by one, and against what a split must keep."""
+"""Who holds what: held against the laws' probabilities, counted one by one, and against what a
+split must keep.
+"""
 
 import numpy as np
 import pytest
@@ -39,14 +41,20 @@ def pairs_of(parts: UserParts) -> dict[tuple[int, int], list[int]]:
 )
 def test_every_record_has_one_user_and_one_silo(how, silos, clients, count, least, limited, seed):
     labels = labels_of(400, 4)
-    centres = Key(seed).generator().permutation(np.arange(400) % clients) if silos == "main" else None
+    centres = (
+        Key(seed).generator().permutation(np.arange(400) % clients) if silos == "main" else None
+    )
     labels_each = 3 if limited and silos != "main" and count > 20 else None
-    law = UsersSection(count=count, how=how, silos=silos, silo_alpha=0.5, labels=labels_each, least=least)
+    law = UsersSection(
+        count=count, how=how, silos=silos, silo_alpha=0.5, labels=labels_each, least=least
+    )
     parts = share_users(Known(labels, silos=centres), clients, law, Key(seed))
     pairs = pairs_of(parts)
     assert sorted(row for rows in pairs.values() for row in rows) == list(range(400))
     assert all(rows == sorted(rows) and len(rows) >= least for rows in pairs.values())
-    assert sorted({user for _, user in pairs}) == list(range(parts.users)), "users without records are none"
+    assert sorted({user for _, user in pairs}) == list(range(parts.users)), (
+        "users without records are none"
+    )
     assert parts.users <= count
     counts_SU = parts.counts()
     assert {pair: len(rows) for pair, rows in pairs.items()} == {
@@ -58,7 +66,9 @@ def test_every_record_has_one_user_and_one_silo(how, silos, clients, count, leas
         assert centres is None or set(centres[mine]) == {silo}
     assert parts.sizes.tolist() == [len(parts.rows(silo)) for silo in range(clients)]
     if labels_each:
-        of_user = [set(labels[[*rows]]) for user in range(parts.users) for rows in [rows_of(pairs, user)]]
+        of_user = [
+            set(labels[[*rows]]) for user in range(parts.users) for rows in [rows_of(pairs, user)]
+        ]
         assert max(map(len, of_user)) <= labels_each
 
 
@@ -107,7 +117,9 @@ def test_a_users_silos_have_the_shares_of_their_ranks():
 
 
 def test_main_silos_hold_most_of_a_users_records_as_far_as_there_is_room():
-    """Silos of 4 x 500: room for most wishes; one of 1,850 and three of 50: the rest spills into it."""
+    """Silos of 4 x 500: room for most wishes; one of 1,850 and three of 50: the rest spills into
+    it.
+    """
     even, uneven = np.arange(2000) % 4, np.minimum(np.arange(2000) // 50, 3)
 
     def main_share(centres: np.ndarray, silos: str = "main") -> float:

@@ -28,7 +28,11 @@ def partitions(draw: st.DrawFn) -> tuple[tuple[int, ...], tuple[Part, ...]]:
     if how == "patches":
         grid = draw(st.tuples(st.integers(1, 4), st.integers(1, 4)))
         return shape, shared(shape, how, math.prod(grid), grid=grid)
-    places = {"columns": math.prod(shape), "rows": shape[1] if len(shape) > 1 else 0, "views": shape[0]}[how]
+    places = {
+        "columns": math.prod(shape),
+        "rows": shape[1] if len(shape) > 1 else 0,
+        "views": shape[0],
+    }[how]
     return shape, shared(shape, how, draw(st.integers(1, places)))
 
 
@@ -63,7 +67,9 @@ def test_columns():
 
 def test_columns_of_an_image_are_its_pixels():
     x = np.arange(2 * 12).reshape(2, 1, 3, 4)
-    np.testing.assert_array_equal(shared((1, 3, 4), "columns", 2)[1].select(x), x.reshape(2, 12)[:, 6:])
+    np.testing.assert_array_equal(
+        shared((1, 3, 4), "columns", 2)[1].select(x), x.reshape(2, 12)[:, 6:]
+    )
 
 
 NAMES = ("age", "city", "city", "income", "bmi", "pulse")
@@ -122,7 +128,9 @@ def test_patches_of_cifar_in_reading_order():
     assert parts[1].describe() == "image rows 0..15, columns 16..31"
 
 
-@pytest.mark.parametrize(("clients", "corner"), [(6, (14, 10)), (7, (28, 4)), (9, (10, 10)), (1, (28, 28))])
+@pytest.mark.parametrize(
+    ("clients", "corner"), [(6, (14, 10)), (7, (28, 4)), (9, (10, 10)), (1, (28, 28))]
+)
 def test_the_grid_is_the_most_square_one(clients, corner):
     assert shared((1, 28, 28), "patches", clients)[0].shape == (1, *corner)
 
@@ -153,7 +161,13 @@ def test_views():
         ((1, 8, 8), "patches", 6, {"grid": (-2, -3)}, "product is 6"),
         ((1, 2, 9), "patches", 9, {}, "share 2 image rows"),
         ((1, 9, 2), "patches", 9, {}, "share 2 image columns"),
-        ((7,), "columns", 2, {"columns": [[0, 1], [1, 2]]}, "column 1 .* client 0 and for client 1"),
+        (
+            (7,),
+            "columns",
+            2,
+            {"columns": [[0, 1], [1, 2]]},
+            "column 1 .* client 0 and for client 1",
+        ),
         ((7,), "columns", 2, {"columns": [[0, 0], [1]]}, "column 0 is listed"),
         ((7,), "columns", 2, {"columns": [[0], [7]]}, r"column 7: the data has 0\.\.6"),
         ((7,), "columns", 2, {"columns": [[0], [-1]]}, "column -1"),
@@ -177,7 +191,11 @@ def test_variables_are_shared_out_and_every_client_keeps_all_time_steps():
     x = np.arange(5 * 24 * 7, dtype=np.float32).reshape(5, 24, 7)
     parts = shared((24, 7), "variables", 3)
     assert [part.shape for part in parts] == [(24, 3), (24, 2), (24, 2)]
-    assert [part.describe() for part in parts] == ["variables 0..2", "variables 3..4", "variables 5..6"]
+    assert [part.describe() for part in parts] == [
+        "variables 0..2",
+        "variables 3..4",
+        "variables 5..6",
+    ]
     assert np.array_equal(np.concatenate([part.select(x) for part in parts], axis=2), x)
     assert shared((24, 3), "variables", 3)[1].describe() == "variable 1"
     with pytest.raises(SpecError, match="wants time series"):

@@ -1,10 +1,19 @@
 import pytest
 
-from raydpzv.engine.choice import SPLIT_BY_DIRECTIONS, SPLIT_BY_GRADIENTS, WHOLE_MODELS, Compilable, choose
+from raydpzv.engine.choice import (
+    SPLIT_BY_DIRECTIONS,
+    SPLIT_BY_GRADIENTS,
+    WHOLE_MODELS,
+    Compilable,
+    choose,
+)
 from raydpzv.engine.dense import dense_bottom, dense_head
 from raydpzv.errors import SpecError
 
-SMALL = {"the bottom": dense_bottom("mlp", (8,), (4,), 2), "the head": dense_head("mlp", 4, 2, (8,), 3)}
+SMALL = {
+    "the bottom": dense_bottom("mlp", (8,), (4,), 2),
+    "the head": dense_head("mlp", 4, 2, (8,), 3),
+}
 
 
 @pytest.mark.parametrize("family", [SPLIT_BY_DIRECTIONS, SPLIT_BY_GRADIENTS, WHOLE_MODELS])
@@ -32,7 +41,9 @@ def test_large_batches_of_large_models_go_to_torch(family: Compilable) -> None:
 
 
 def test_compiled_where_it_cannot_be_says_what_it_runs() -> None:
-    with pytest.raises(SpecError, match=r'cannot run a cnn; it runs model\.bottom = "mlp" or "linear"'):
+    with pytest.raises(
+        SpecError, match=r'cannot run a cnn; it runs model\.bottom = "mlp" or "linear"'
+    ):
         choose("compiled", SMALL | {"a cnn": None}, SPLIT_BY_GRADIENTS)
     with pytest.raises(
         SpecError, match=r'cannot run a cnn; it runs model\.kind = "mlp" or "logistic" on CPUs'

@@ -13,7 +13,14 @@ from torch.nn import functional
 from raydpzv.engine.compiled import CompiledBottom, CompiledTop
 from raydpzv.engine.dense import dense_bottom, dense_head
 from raydpzv.engine.head import Head
-from raydpzv.engine.split_model import AGE_BINS, COUNTED, BottomTraining, FirstOrder, HeadSettings, TopRows
+from raydpzv.engine.split_model import (
+    AGE_BINS,
+    COUNTED,
+    BottomTraining,
+    FirstOrder,
+    HeadSettings,
+    TopRows,
+)
 from raydpzv.engine.torch_engine import TorchBottom, TorchTop
 from raydpzv.keys import Key
 from raydpzv.models.flat import FlatModel
@@ -36,7 +43,9 @@ SEVERAL_BLOCKS = ("mlp", (300, 300))
 ALL_HEADS = ["mlp", "linear", "sum"]
 
 
-def bottoms(name: str, hidden: tuple[int, ...], **training: Any) -> tuple[CompiledBottom, TorchBottom]:
+def bottoms(
+    name: str, hidden: tuple[int, ...], **training: Any
+) -> tuple[CompiledBottom, TorchBottom]:
     network, how = dense_bottom(name, (F,), hidden, E), BottomTraining(**training)
     assert network is not None
     model = FlatModel(lambda: BOTTOMS[name]((F,), hidden, E), KEY / "client")
@@ -79,7 +88,9 @@ def test_embeddings_are_torchs(name: str, hidden: tuple[int, ...], clip: float |
         ours, theirs = bottoms(name, hidden, rule=Rule(law), clip=clip)
         found = ours.embed_along(IDS, [5, 6, 7], (0.1, 0.0, -0.1))
         assert found.shape == (3, 3, B, E)
-        assert found == pytest.approx(theirs.embed_along(IDS, [5, 6, 7], (0.1, 0.0, -0.1)), abs=2e-6)
+        assert found == pytest.approx(
+            theirs.embed_along(IDS, [5, 6, 7], (0.1, 0.0, -0.1)), abs=2e-6
+        )
         assert np.array_equal(found[1, 0], ours.embed(IDS))
     assert (ours.size, ours.layout) == (theirs.size, theirs.layout)
 
@@ -88,17 +99,24 @@ def test_held_out_rows_beyond_one_block_keep_their_order(monkeypatch: pytest.Mon
     ours, _ = bottoms("mlp", (6,))
     whole = ours.embed_held_out()
     monkeypatch.setattr("raydpzv.engine.compiled.EVALUATED_ROWS", 7)
-    assert np.array_equal(ours.embed_held_out(), whole)  # a row's bits do not hang on its neighbours
+    assert np.array_equal(
+        ours.embed_held_out(), whole
+    )  # a row's bits do not hang on its neighbours
 
 
 @pytest.mark.parametrize("law", LAWS)
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_zeroth_order_steps_have_torchs_bits(law: Any, momentum: float) -> None:
-    for name, hidden in (("mlp", (6,)), ("mlp", (64, 40))):  # the second: more than one tile of the generator
+    for name, hidden in (
+        ("mlp", (6,)),
+        ("mlp", (64, 40)),
+    ):  # the second: more than one tile of the generator
         ours, theirs = bottoms(name, hidden, rule=Rule(law, momentum))
         before = ours.sha256()
         for n in range(5):
-            steps = Steps.of(Step([n, n + 100], [0.3, -1.7], 0.01), Step([n + 50, 3], [0.1, 0.2], 0.02))
+            steps = Steps.of(
+                Step([n, n + 100], [0.3, -1.7], 0.01), Step([n + 50, 3], [0.1, 0.2], 0.02)
+            )
             ours.descend(steps)
             theirs.descend(steps)
         assert ours.sha256() == theirs.sha256() != before
@@ -113,7 +131,9 @@ def test_kept_directions_give_the_bits_of_new_ones(
 ) -> None:
     def stepped(kept: int) -> tuple[str, str]:
         monkeypatch.setattr("raydpzv.engine.kept_directions.KEPT_FLOATS", kept)
-        bottom, _ = bottoms("mlp", (64, 40), rule=Rule(law, momentum))  # more than one tile of the generator
+        bottom, _ = bottoms(
+            "mlp", (64, 40), rule=Rule(law, momentum)
+        )  # more than one tile of the generator
         seen = hashlib.sha256()
         for n in range(3):
             seeds = [n + 10 * p for p in range(count)]
@@ -164,8 +184,12 @@ def test_a_step_from_embeddings_gradients_is_autograds(
     if clip is not None:
         assert (out.norm(dim=1) > clip).any()
         out = out * (clip / out.norm(dim=1, keepdim=True).clamp(min=clip))
-    loss = (out * torch.tensor(GRADIENT)).sum() + l2 / 2 * sum((p**2).sum() for p in module.parameters())
-    expected = torch.cat([g.reshape(-1) for g in torch.autograd.grad(loss, list(module.parameters()))])
+    loss = (out * torch.tensor(GRADIENT)).sum() + l2 / 2 * sum(
+        (p**2).sum() for p in module.parameters()
+    )
+    expected = torch.cat(
+        [g.reshape(-1) for g in torch.autograd.grad(loss, list(module.parameters()))]
+    )
     for bottom in (ours, theirs):
         bottom.forward(IDS)
         bottom.backward(GRADIENT, 0.5)  # half a step of size 1
@@ -232,7 +256,9 @@ def test_a_two_point_service_is_torchs(name: str, training: Any) -> None:
         plus = generator.standard_normal((2, B, E)).astype(np.float32)
         minus = (plus + generator.normal(0, 0.1, (2, B, E))).astype(np.float32)
         a, b = (
-            top.two_point(round % M, PerturbedEmbeddings(ids, plus, minus), round, smoothing=0.1, clip=0.4)
+            top.two_point(
+                round % M, PerturbedEmbeddings(ids, plus, minus), round, smoothing=0.1, clip=0.4
+            )
             for top in (ours, theirs)
         )
         assert np.array_equal(a.cache, b.cache)
@@ -241,7 +267,9 @@ def test_a_two_point_service_is_torchs(name: str, training: Any) -> None:
         assert a.loss == pytest.approx(b.loss, abs=1e-5)
     assert ours.parameters() == pytest.approx(theirs.parameters(), abs=1e-5)
     assert ours.train(IDS) == pytest.approx(theirs.train(IDS), abs=1e-5)
-    assert (ours.sha256() == tops(name, HeadSettings("frozen", 1.0))[0].sha256()) == (training == "frozen")
+    assert (ours.sha256() == tops(name, HeadSettings("frozen", 1.0))[0].sha256()) == (
+        training == "frozen"
+    )
 
 
 @pytest.mark.parametrize("name", ALL_HEADS)
@@ -272,14 +300,19 @@ def test_differences_estimates_and_evaluation_are_torchs(name: str) -> None:
     ours, theirs = filled(name, HeadSettings("sgd", 0.1))
     ahead = GRADIENT + np.float32(0.5)
     found = ours.mean_differences(1, IDS, np.stack([ahead, -ahead]))
-    assert found == pytest.approx(theirs.mean_differences(1, IDS, np.stack([ahead, -ahead])), abs=1e-6)
+    assert found == pytest.approx(
+        theirs.mean_differences(1, IDS, np.stack([ahead, -ahead])), abs=1e-6
+    )
     assert found[:1] == ours.mean_differences(1, IDS, ahead[None]), "alone it is the same"
     assert np.abs(found).min() > 1e-3
     assert abs(found[0] - found[1]) > 1e-3
     slopes = ours.row_slopes(1, IDS, ahead, -ahead, 0.5)
     assert slopes == pytest.approx(theirs.row_slopes(1, IDS, ahead, -ahead, 0.5), abs=1e-5)
     assert slopes.mean() == pytest.approx(found[0] - found[1], abs=1e-6)
-    parts = [(KEY / "held out" / m).generator().standard_normal((N, E)).astype(np.float32) for m in range(M)]
+    parts = [
+        (KEY / "held out" / m).generator().standard_normal((N, E)).astype(np.float32)
+        for m in range(M)
+    ]
     a, b = ours.evaluate(parts), theirs.evaluate(parts)
     assert (a.accuracy, a.top_share) == pytest.approx((b.accuracy, b.top_share))
     assert a.loss == pytest.approx(b.loss, abs=1e-6)
@@ -291,7 +324,9 @@ def test_differences_estimates_and_evaluation_are_torchs(name: str) -> None:
 
 @pytest.mark.parametrize("name", ALL_HEADS)
 @pytest.mark.parametrize("law", LAWS)
-def test_slopes_along_a_direction_of_the_head_are_differences_of_losses_there(name: str, law: Law) -> None:
+def test_slopes_along_a_direction_of_the_head_are_differences_of_losses_there(
+    name: str, law: Law
+) -> None:
     """By a third way: the head moved for good to either side, its losses in float64."""
     settings = HeadSettings("joint", 0.1, 0.9, law=law)
     both, seed, radius = filled(name, settings), 77, 0.5
@@ -305,7 +340,9 @@ def test_slopes_along_a_direction_of_the_head_are_differences_of_losses_there(na
         inputs[:, 1] = torch.tensor(values).double()
         moved = theirs.head.model.flat.detach().double() + amount * u
         scores = in_double(lambda: HEADS[name](M, E, (6, 5), K), moved)(inputs.flatten(1))
-        losses.append(functional.cross_entropy(scores, torch.tensor(Y[IDS]), reduction="none").detach())
+        losses.append(
+            functional.cross_entropy(scores, torch.tensor(Y[IDS]), reduction="none").detach()
+        )
     expected = ((losses[0] - losses[1]) / (2 * radius)).numpy()
     assert found[0] == pytest.approx(expected, abs=2e-5)
     unmoved = both[0].row_slopes(1, IDS, GRADIENT, -GRADIENT, radius)
@@ -316,7 +353,12 @@ def test_slopes_along_a_direction_of_the_head_are_differences_of_losses_there(na
 def test_steps_of_the_head_by_released_values_are_torchs(name: str) -> None:
     joint = filled(name, HeadSettings("joint", 0.1, 0.9))
     private = filled(name, HeadSettings("dp_sgd", 0.1, 0.9))
-    gradient = (KEY / "gradient").generator().standard_normal(len(joint[0].parameters())).astype(np.float32)
+    gradient = (
+        (KEY / "gradient")
+        .generator()
+        .standard_normal(len(joint[0].parameters()))
+        .astype(np.float32)
+    )
     before = joint[0].parameters()
     for _ in range(3):
         for top in joint:
@@ -372,7 +414,9 @@ def test_given_embeddings_are_served_without_the_cache() -> None:
     ours, theirs = tops("mlp", HeadSettings("sgd", 0.1, 0.9))
     values = (KEY / "given").generator().standard_normal((B, M, E)).astype(np.float32)
     for _ in range(3):
-        (loss, gradient), (expected, by_torch) = (top.backward_on(values, IDS) for top in (ours, theirs))
+        (loss, gradient), (expected, by_torch) = (
+            top.backward_on(values, IDS) for top in (ours, theirs)
+        )
         assert loss == pytest.approx(expected, abs=1e-6)
         assert gradient == pytest.approx(by_torch, abs=1e-6)
     assert ours.parameters() == pytest.approx(theirs.parameters(), abs=1e-6)
@@ -403,7 +447,11 @@ def test_an_empty_batch_is_served() -> None:
     assert gradient.shape == (0, M, E)
     assert ours.row_gradients(0, none, 3, 0.1, KEY).shape == (0, E)
     served = ours.two_point(
-        0, PerturbedEmbeddings(none, *np.zeros((2, 2, 0, E), np.float32)), 4, smoothing=0.1, clip=1.0
+        0,
+        PerturbedEmbeddings(none, *np.zeros((2, 2, 0, E), np.float32)),
+        4,
+        smoothing=0.1,
+        clip=1.0,
     )
     assert (served.sums, served.nonfinite) == ([0.0, 0.0], [0, 0])
     assert math.isnan(served.loss)

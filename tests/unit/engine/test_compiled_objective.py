@@ -1,4 +1,6 @@
-"""Whole models under compiled kernels, against autograd in float64, torch's objective, and themselves."""
+"""Whole models under compiled kernels, against autograd in float64, torch's objective, and
+themselves.
+"""
 
 import math
 from concurrent.futures import ThreadPoolExecutor
@@ -65,7 +67,9 @@ def test_losses_and_gradients_are_autograds_over_random_shapes(case: int) -> Non
     at, ids = start(theirs), draw.permutation(rows)[: max(1, rows // 2)]
     module = in_double(lambda: whole("mlp", (inputs,), hidden, outputs), at)
     loss = functional.cross_entropy(module(x[ids].double()), y[ids])
-    wanted = torch.cat([g.reshape(-1) for g in torch.autograd.grad(loss, list(module.parameters()))])
+    wanted = torch.cat(
+        [g.reshape(-1) for g in torch.autograd.grad(loss, list(module.parameters()))]
+    )
     found, gradient_d = ours.gradient(at, ids)
     gradient = torch.from_numpy(gradient_d)
     assert found == pytest.approx(float(loss.detach()), rel=1e-6)
@@ -92,7 +96,9 @@ def test_perturbed_losses_are_those_of_the_perturbed_vector(
         assert ours.loss(at, rows[0]) != found[0, p]
     assert torch.equal(at, before)
     both = ours.central_losses(at, us, 0.05, rows)
-    np.testing.assert_array_equal(both, [ours.losses(at, us, amount, rows) for amount in (0.05, -0.05)])
+    np.testing.assert_array_equal(
+        both, [ours.losses(at, us, amount, rows) for amount in (0.05, -0.05)]
+    )
 
 
 def test_a_clients_bits_do_not_depend_on_the_others_on_blocks_or_on_the_number_of_directions(
@@ -121,7 +127,9 @@ def test_threads_give_the_same_bits() -> None:
 
     with ThreadPoolExecutor(4) as pool:
         done = list(pool.map(work, range(8)))
-    assert all(np.array_equal(found, losses) and np.array_equal(other, gradient) for found, other in done)
+    assert all(
+        np.array_equal(found, losses) and np.array_equal(other, gradient) for found, other in done
+    )
 
 
 @pytest.mark.parametrize("law", LAWS)

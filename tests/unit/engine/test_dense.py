@@ -1,4 +1,6 @@
-"""Dense networks as numbers: the first parameters, sizes and layouts of the torch modules of the same names."""
+"""Dense networks as numbers: the first parameters, sizes and layouts of the torch modules of the
+same names.
+"""
 
 import math
 import sys
@@ -22,7 +24,9 @@ KEY = Key(5) / "model"
 @pytest.mark.parametrize("name", ["mlp", "linear"])
 @pytest.mark.parametrize("hidden", [(), (7,), (6, 3, 5)])
 @pytest.mark.parametrize("shape", [(5,), (2, 3), (1, 4, 2)])
-def test_a_bottom_is_the_torch_modules(name: str, hidden: tuple[int, ...], shape: tuple[int, ...]) -> None:
+def test_a_bottom_is_the_torch_modules(
+    name: str, hidden: tuple[int, ...], shape: tuple[int, ...]
+) -> None:
     found = dense_bottom(name, shape, hidden, 3)
     model = FlatModel(lambda: BOTTOMS[name](shape, hidden, 3), KEY)
     assert (found.size, found.layout) == (model.size, model.layout)
@@ -42,7 +46,9 @@ def test_a_last_layer_of_zeros_is_the_torch_models() -> None:
 
 @pytest.mark.parametrize("name", sorted(BOTTOMS))
 def test_a_bottom_whose_last_layer_is_zero_embeds_everything_as_zero(name: str) -> None:
-    shape, vocabulary = {"lstm": ((6, 4), None), "transformer": ((6,), 16)}.get(name, ((1, 8, 8), None))
+    shape, vocabulary = {"lstm": ((6, 4), None), "transformer": ((6,), 16)}.get(
+        name, ((1, 8, 8), None)
+    )
     hidden = {"lstm": (3,), "transformer": (8,), "resnet18": (8, 8, 8, 8)}.get(name, (5,))
     model = FlatModel(lambda: bottom(name, shape, hidden, 3, vocabulary), KEY)
     x = torch.ones((2, *shape), dtype=torch.long if vocabulary else torch.float32)
@@ -64,14 +70,22 @@ def test_a_whole_model_is_the_torch_modules(kind: str, hidden: tuple[int, ...]) 
 @pytest.mark.parametrize("hidden", [(6,), (6, 5)])
 @pytest.mark.parametrize("name", sorted(HEADS))
 def test_a_head_is_the_torch_modules(name: str, hidden: tuple[int, ...]) -> None:
-    found, model = dense_head(name, 3, 4, hidden, 4), FlatModel(lambda: HEADS[name](3, 4, hidden, 4), KEY)
+    found, model = (
+        dense_head(name, 3, 4, hidden, 4),
+        FlatModel(lambda: HEADS[name](3, 4, hidden, 4), KEY),
+    )
     assert (found.size, found.layout) == (model.size, model.layout)
     assert np.array_equal(found.initial(KEY), model.flat.numpy())
 
 
 def test_other_models_are_not_dense() -> None:
-    assert not [name for name in set(BOTTOMS) - {"mlp", "linear"} if dense_bottom(name, (4, 4), (8,), 2)]
-    assert {kind for kind in WHOLE_MODELS if dense_whole(kind, (4, 4), (8,), 2)} == {"mlp", "logistic"}
+    assert not [
+        name for name in set(BOTTOMS) - {"mlp", "linear"} if dense_bottom(name, (4, 4), (8,), 2)
+    ]
+    assert {kind for kind in WHOLE_MODELS if dense_whole(kind, (4, 4), (8,), 2)} == {
+        "mlp",
+        "logistic",
+    }
     assert dense_head("attention", 3, 4, (6,), 4) is None
 
 
@@ -86,7 +100,16 @@ def drawn(low: float, high: float, count: int) -> list[float]:
 
 
 def test_exp_is_within_two_units_of_the_last_place() -> None:
-    points = [*drawn(-708, 709, 3000), *drawn(-1, 1, 1000), 0.0, -0.0, 1e-300, -1e-300, -708.0, 709.0]
+    points = [
+        *drawn(-708, 709, 3000),
+        *drawn(-1, 1, 1000),
+        0.0,
+        -0.0,
+        1e-300,
+        -1e-300,
+        -708.0,
+        709.0,
+    ]
     # where k changes, the remainder is largest
     edges = [(n + 0.5) * math.log(2) for n in range(-1000, 1000, 7)]
     for x in [*points, *(np.nextafter(e, s) for e in edges for s in (-1e9, 1e9))]:
@@ -117,7 +140,9 @@ def test_edges() -> None:
 def test_both_never_decrease() -> None:
     for name, low, high in (("exp", -10.0, 10.0), ("log", 0.1, 10.0)):
         function = getattr(dense_kernel, name)
-        values = [function(x) for x in np.linspace(low, high, 20_001).astype(np.float32).astype(float)]
+        values = [
+            function(x) for x in np.linspace(low, high, 20_001).astype(np.float32).astype(float)
+        ]
         assert values == sorted(values)
     tiny = [dense_kernel.exp(np.float64(x)) for x in np.float32([-1e-45, 0.0, 1e-45, 1e-38])]
     assert tiny == sorted(tiny)

@@ -1,4 +1,6 @@
-"""The head in closed form: against scikit-learn's without noise, and with the noise's covariance taken off."""
+"""The head in closed form: against scikit-learn's without noise, and with the noise's covariance
+taken off.
+"""
 
 # N rows, F features, K classes
 
@@ -61,7 +63,9 @@ def test_few_rows_with_much_noise_are_scored_better_than_by_plain_estimates() ->
         clean = means[asked] + 0.3 * generator.standard_normal((1000, 60))
         found = discriminant(noised.astype(np.float32), classes, 4, 4.0)
         shrunk.append(np.mean(scores(found, clean).argmax(1) == asked))
-        plain.append(np.mean(LinearDiscriminantAnalysis().fit(noised, classes).predict(clean) == asked))
+        plain.append(
+            np.mean(LinearDiscriminantAnalysis().fit(noised, classes).predict(clean) == asked)
+        )
     assert np.mean(shrunk) > np.mean(plain) + 0.05
 
 
@@ -81,12 +85,15 @@ def test_where_nothing_can_be_told_there_is_no_head(rows: np.ndarray) -> None:
 
 
 def test_rows_in_fewer_dimensions_than_they_have_are_scored() -> None:
-    flat = np.concatenate([ROWS, ROWS @ GENERATOR.standard_normal((F, F))], axis=1).astype(np.float32)
+    flat = np.concatenate([ROWS, ROWS @ GENERATOR.standard_normal((F, F))], axis=1).astype(
+        np.float32
+    )
     found = scores(discriminant(flat, CLASSES, K, 0.0), flat)
     assert np.isfinite(found).all()
     assert (
         np.mean(
-            found.argmax(1) == scores(discriminant(ROWS.astype(np.float32), CLASSES, K, 0.0), ROWS).argmax(1)
+            found.argmax(1)
+            == scores(discriminant(ROWS.astype(np.float32), CLASSES, K, 0.0), ROWS).argmax(1)
         )
         > 0.95
     )

@@ -9,10 +9,21 @@ from torch.nn import functional
 from raydpzv.engine.split_model import HeadTraining
 from raydpzv.keys import SERVER_PARTY, Key, direction_seed
 from raydpzv.zo.directions import Direction
-from tests.helpers.vertical_parties import CLASSES, CLIENTS, KEY, WIDTH, flat_of, in_double, make_head, top
+from tests.helpers.vertical_parties import (
+    CLASSES,
+    CLIENTS,
+    KEY,
+    WIDTH,
+    flat_of,
+    in_double,
+    make_head,
+    top,
+)
 
 B = 6
-EMBEDDINGS = torch.from_numpy(Key(2).generator().standard_normal((B, CLIENTS, WIDTH)).astype(np.float32))
+EMBEDDINGS = torch.from_numpy(
+    Key(2).generator().standard_normal((B, CLIENTS, WIDTH)).astype(np.float32)
+)
 LABELS = torch.from_numpy(Key(3).generator().integers(0, CLASSES, B))
 
 
@@ -40,7 +51,9 @@ def test_sgd_is_autograds(momentum: float) -> None:
     assert np.abs(head.model.flat.numpy() - flat_of(reference)).max() < 1e-5
 
 
-def test_the_gradient_by_the_embeddings_is_autograds_and_of_the_parameters_before_the_step() -> None:
+def test_the_gradient_by_the_embeddings_is_autograds_and_of_the_parameters_before_the_step() -> (
+    None
+):
     head = make_head("sgd")
     reference = in_double(top, head.model.flat)
     inputs = EMBEDDINGS.double().requires_grad_()
@@ -63,15 +76,23 @@ def test_a_zeroth_order_step_uses_a_new_direction_each_time() -> None:
 
 
 @pytest.mark.parametrize("one_sided", [False, True])
-def test_a_zeroth_order_step_is_the_difference_of_losses_along_its_direction(one_sided: bool) -> None:
+def test_a_zeroth_order_step_is_the_difference_of_losses_along_its_direction(
+    one_sided: bool,
+) -> None:
     """From w_0 + λu to w_0 - λu, or to w_0 itself, at a radius where the two differ."""
     head = make_head("zo", lr=0.01, smoothing=0.5, one_sided=one_sided)
     before = head.model.flat.numpy().copy()
-    u = Direction(direction_seed(KEY, SERVER_PARTY, 0), before.size, "sphere").values().astype(np.float64)
+    u = (
+        Direction(direction_seed(KEY, SERVER_PARTY, 0), before.size, "sphere")
+        .values()
+        .astype(np.float64)
+    )
 
     def loss(amount: float) -> float:
         module = in_double(top, torch.from_numpy(before + amount * u))
-        return float(functional.cross_entropy(module(EMBEDDINGS.double().flatten(1)), LABELS).detach())
+        return float(
+            functional.cross_entropy(module(EMBEDDINGS.double().flatten(1)), LABELS).detach()
+        )
 
     ends = {True: (loss(0.5) - loss(0)) / 0.5, False: (loss(0.5) - loss(-0.5)) / 1.0}
     assert abs(ends[True] - ends[False]) > 0.1
@@ -80,7 +101,9 @@ def test_a_zeroth_order_step_is_the_difference_of_losses_along_its_direction(one
 
 
 @pytest.mark.parametrize("training", ["sgd", "zo", "frozen"])
-def test_training_reports_the_loss_before_the_step_and_an_empty_batch_is_none(training: HeadTraining) -> None:
+def test_training_reports_the_loss_before_the_step_and_an_empty_batch_is_none(
+    training: HeadTraining,
+) -> None:
     head = make_head(training)
     before = float(head.losses(EMBEDDINGS, LABELS).mean())
     digest = head.model.sha256()
@@ -97,12 +120,16 @@ def test_no_client_can_have_the_servers_party_number() -> None:
 @pytest.mark.parametrize("rows", [1, 40])
 def test_evaluation_agrees_with_scikit_learn(rows: int) -> None:
     generator = Key(4).generator()
-    parts = [3 * generator.standard_normal((rows, WIDTH)).astype(np.float32) for _ in range(CLIENTS)]
+    parts = [
+        3 * generator.standard_normal((rows, WIDTH)).astype(np.float32) for _ in range(CLIENTS)
+    ]
     labels = generator.integers(0, CLASSES, rows)
     head = make_head("frozen")
     metrics = head.evaluate(parts, torch.from_numpy(labels))
     with torch.no_grad():
-        scores = in_double(top, head.model.flat)(torch.from_numpy(np.concatenate(parts, 1)).double())
+        scores = in_double(top, head.model.flat)(
+            torch.from_numpy(np.concatenate(parts, 1)).double()
+        )
     chances = torch.softmax(scores, 1).numpy()
     predicted = chances.argmax(1)
     assert metrics.accuracy == pytest.approx(accuracy_score(labels, predicted))

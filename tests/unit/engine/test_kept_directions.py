@@ -1,4 +1,6 @@
-"""Directions that torch's bottoms keep from an upload to its step: as many are made, and the bits stay."""
+"""Directions that torch's bottoms keep from an upload to its step: as many are made, and the bits
+stay.
+"""
 
 from typing import Any
 
@@ -43,8 +45,13 @@ def bottom(rule: Rule) -> TorchBottom:
 @pytest.mark.parametrize("law", LAWS)
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 @pytest.mark.parametrize("count", [1, 3])
-def test_an_update_makes_each_direction_once(law: Any, momentum: float, count: int, made: list[int]) -> None:
-    kept, plain = bottom(Rule(law, momentum)), FlatModel(lambda: cnn((1, 9, 8), (4, 12), 5), KEY / "client")
+def test_an_update_makes_each_direction_once(
+    law: Any, momentum: float, count: int, made: list[int]
+) -> None:
+    kept, plain = (
+        bottom(Rule(law, momentum)),
+        FlatModel(lambda: cnn((1, 9, 8), (4, 12), 5), KEY / "client"),
+    )
     descent, uploads = Descent(plain.flat, Rule(law, momentum)), []
     for n in range(3):
         seeds = [n + 10 * p for p in range(count)]
@@ -64,7 +71,9 @@ def test_an_update_makes_each_direction_once(law: Any, momentum: float, count: i
     assert made == uploads
 
 
-def test_more_than_the_limit_is_made_again(monkeypatch: pytest.MonkeyPatch, made: list[int]) -> None:
+def test_more_than_the_limit_is_made_again(
+    monkeypatch: pytest.MonkeyPatch, made: list[int]
+) -> None:
     def stepped(limit: int) -> tuple[bytes, str]:
         monkeypatch.setattr(under_test, "TORCH_FLOATS", limit)
         of = bottom(Rule("sphere", 0.9))
@@ -79,7 +88,9 @@ def test_more_than_the_limit_is_made_again(monkeypatch: pytest.MonkeyPatch, made
     assert made == [4, 5]
 
 
-@pytest.mark.parametrize("rule", [Rule("gaussian", 0.5, damped=True), Rule("gaussian", optimizer="signsgd")])
+@pytest.mark.parametrize(
+    "rule", [Rule("gaussian", 0.5, damped=True), Rule("gaussian", optimizer="signsgd")]
+)
 def test_rules_beside_plain_descent_keep_none(rule: Rule, made: list[int]) -> None:
     x, y = torch.ones(100), torch.ones(100)
     ours, theirs = TorchDirections(Descent(x, rule)), Descent(y, rule)
@@ -95,7 +106,10 @@ def test_a_step_along_other_seeds_makes_its_own_directions() -> None:
     x, y = torch.ones(100), torch.ones(100)
     ours, theirs = TorchDirections(Descent(x, Rule("sphere", 0.9))), Descent(y, Rule("sphere", 0.9))
     ours.of(np.array([7], np.uint64))
-    for steps in (Steps.of(Step([8], [0.3], 0.1)), Steps.of(Step([7], [0.3], 0.1), Step([7], [0.1], 0.2))):
+    for steps in (
+        Steps.of(Step([8], [0.3], 0.1)),
+        Steps.of(Step([7], [0.3], 0.1), Step([7], [0.1], 0.2)),
+    ):
         ours.descend(steps)
         theirs.apply(steps)
     assert torch.equal(x, y)

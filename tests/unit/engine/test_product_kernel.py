@@ -1,4 +1,6 @@
-"""The dense kernels' product: the bits of plain sums, one product and one sum a term, whatever the shape."""
+"""The dense kernels' product: the bits of plain sums, one product and one sum a term, whatever the
+shape.
+"""
 
 import numpy as np
 import pytest
@@ -26,7 +28,9 @@ def _plain(y: np.ndarray, w: np.ndarray, x: np.ndarray, weights: tuple, shape: t
     ("rows", "terms"), [(1, 1), (3, 5), (4, 127), (9, 128), (6, 259), (2, 0), (21, 130), (140, 9)]
 )
 @pytest.mark.parametrize("turned", [False, True])
-def test_the_product_has_the_bits_of_plain_sums(rows: int, terms: int, columns: int, turned: bool) -> None:
+def test_the_product_has_the_bits_of_plain_sums(
+    rows: int, terms: int, columns: int, turned: bool
+) -> None:
     random = np.random.Generator(np.random.Philox(rows + terms + columns))
     y, x, w = (
         random.standard_normal(shape, np.float32)

@@ -48,7 +48,9 @@ def test_the_margin_of_two_scores_ranks_as_their_softmax_does():
     scores = torch.tensor((Key(2) / "scores").generator().standard_normal((200, 2)))
     labels = ((Key(2) / "labels").generator().random(200) < 0.4).astype(int)
     by_share = areas(scores.softmax(1)[:, 1].numpy(), labels)
-    assert areas((scores[:, 1] - scores[:, 0]).numpy(), labels) == pytest.approx(by_share, abs=1e-12)
+    assert areas((scores[:, 1] - scores[:, 0]).numpy(), labels) == pytest.approx(
+        by_share, abs=1e-12
+    )
 
 
 @settings(max_examples=60)
@@ -82,7 +84,9 @@ def counted(scores, times, events):
 def test_concordance_is_what_counting_pairs_finds_with_ties_of_scores_and_of_times(rows):
     scores, times, events = (np.array(column) for column in zip(*rows, strict=True))
     found = counted(scores, times, events)
-    assert concordance(scores / 3, times - 2.5, events) == pytest.approx(found, abs=1e-12, nan_ok=True)
+    assert concordance(scores / 3, times - 2.5, events) == pytest.approx(
+        found, abs=1e-12, nan_ok=True
+    )
 
 
 def test_concordance_of_a_ranking_without_censoring_is_one_and_of_its_reverse_none():

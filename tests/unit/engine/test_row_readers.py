@@ -1,4 +1,6 @@
-"""Rows that are made when asked for give an objective what the same rows in memory give it, under both engines."""
+"""Rows that are made when asked for give an objective what the same rows in memory give it, under
+both engines.
+"""
 
 from dataclasses import replace
 
@@ -41,13 +43,21 @@ def test_made_rows_have_the_losses_and_gradients_of_kept_ones(
     made, kept = over(GeneratedRows(table)), over(KeptRows(x, y))
     at, batches = made.vector(prepared.plan.initial()), [np.array([7, 1100, 8]), np.array([3])]
     along = [Direction(seed, made.size) for seed in (1, 2)]
-    assert np.array_equal(made.losses(at, along, 0.1, batches), kept.losses(at, along, 0.1, batches))
-    for one, other in zip(made.gradient(at, batches[0]), kept.gradient(at, batches[0]), strict=True):
+    assert np.array_equal(
+        made.losses(at, along, 0.1, batches), kept.losses(at, along, 0.1, batches)
+    )
+    for one, other in zip(
+        made.gradient(at, batches[0]), kept.gradient(at, batches[0]), strict=True
+    ):
         assert torch.equal(torch.as_tensor(one), torch.as_tensor(other))
-    assert made.loss(at, batches[0]) != made.loss(at, batches[1]), "control: other rows have another loss"
+    assert made.loss(at, batches[0]) != made.loss(at, batches[1]), (
+        "control: other rows have another loss"
+    )
 
 
-def test_the_engine_of_generated_rows_is_chosen_by_their_model(prepared: PreparedHorizontal) -> None:
+def test_the_engine_of_generated_rows_is_chosen_by_their_model(
+    prepared: PreparedHorizontal,
+) -> None:
     assert prepared.engine == "compiled"
     assert isinstance(prepared.objective(), CompiledObjective)
     model = prepared.spec.model.model_copy(update={"engine": "torch"})

@@ -40,12 +40,16 @@ def test_accuracy_is_that_of_the_loss_and_none_of_numbers():
     binary = measured(torch.tensor(SCORES[:, :1]), torch.tensor(bits).long(), LOSSES["binary"], 0.1)
     assert binary.accuracy == pytest.approx(theirs.accuracy_score(bits, SCORES[:, 0] > 0))
     assert binary.roc_auc == pytest.approx(theirs.roc_auc_score(bits, SCORES[:, 0]))
-    several = measured(torch.tensor(SCORES), torch.tensor((Y > 0).astype(float)), LOSSES["multi_label"], 0.1)
+    several = measured(
+        torch.tensor(SCORES), torch.tensor((Y > 0).astype(float)), LOSSES["multi_label"], 0.1
+    )
     assert several.accuracy == pytest.approx(((SCORES > 0) == (Y > 0)).mean())
     numbers = measured(torch.tensor(SCORES), torch.tensor(Y), LOSSES["squared_error"], 0.1)
     assert math.isnan(numbers.accuracy)
     assert math.isnan(numbers.top_share)
-    own = measured(torch.tensor(SCORES), torch.tensor(Y), LOSSES[handle(lambda s, y: s.sum(1))], 0.1)
+    own = measured(
+        torch.tensor(SCORES), torch.tensor(Y), LOSSES[handle(lambda s, y: s.sum(1))], 0.1
+    )
     assert math.isnan(own.accuracy)
     assert not own.measures
 
@@ -81,16 +85,23 @@ def test_what_is_no_table_of_floats_is_refused(returned, complaint):
 
 
 def test_errors_of_own_metrics_are_said_in_a_line():
-    with pytest.raises(InputError, match=r"your metrics fail on scores \[50, 2\] .*ZeroDivisionError"):
+    with pytest.raises(
+        InputError, match=r"your metrics fail on scores \[50, 2\] .*ZeroDivisionError"
+    ):
         own_metrics(handle(lambda scores, y: 1 / 0))(SCORES, Y)
-    with pytest.raises(InputError, match=r"your metrics fail on scores \[50, 2\] .*SystemExit: gone"):
+    with pytest.raises(
+        InputError, match=r"your metrics fail on scores \[50, 2\] .*SystemExit: gone"
+    ):
         own_metrics(handle(lambda scores, y: sys.exit("gone")))(SCORES, Y)
     with pytest.raises(SpecError, match="wanted a function of scores and labels"):
         own_metrics(handle([1]))
 
 
 def test_no_column_of_rows_comparisons_and_searches_can_be_shadowed():
-    schemas = [SCHEMAS[name] for name in ("evaluation", "auc", "balanced_accuracy", "concordance", "measure")]
+    schemas = [
+        SCHEMAS[name]
+        for name in ("evaluation", "auc", "balanced_accuracy", "concordance", "measure")
+    ]
     names = {name for schema in (*schemas, RUNS, CURVES) for name in schema.names}
     ours = {name.removeprefix("validation_") for name in (*METRICS, *OF_NUMBERS)}
     assert names | ours <= RESERVED

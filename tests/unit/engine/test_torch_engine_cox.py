@@ -1,4 +1,6 @@
-"""Cox's loss at the head of a vertical run: the risk sets are those of one batch, whatever is stacked."""
+"""Cox's loss at the head of a vertical run: the risk sets are those of one batch, whatever is
+stacked.
+"""
 
 # M clients, B batch, P perturbations
 
@@ -26,13 +28,17 @@ IDS = np.arange(B)
 def cox_mean(scores_B: np.ndarray, times_B: np.ndarray = TIMES) -> float:
     """Breslow's partial likelihood, term by term."""
     terms = [
-        np.log(np.exp(scores_B[times_B >= times_B[i]]).sum()) - scores_B[i] for i in range(B) if EVENTS[i]
+        np.log(np.exp(scores_B[times_B >= times_B[i]]).sum()) - scores_B[i]
+        for i in range(B)
+        if EVENTS[i]
     ]
     return sum(terms) / B
 
 
 def cox_top(loss: str = "cox", labels: np.ndarray | None = None) -> TorchTop:
-    head = Head(FlatModel(lambda: summed(M, 1, (), 1), Key(0)), HeadSettings("frozen", 0.0), Key(0), loss)
+    head = Head(
+        FlatModel(lambda: summed(M, 1, (), 1), Key(0)), HeadSettings("frozen", 0.0), Key(0), loss
+    )
     found = np.stack([TIMES, EVENTS], 1) if labels is None else labels
     top = TorchTop(head, TopRows(found, found, M, 1))
     for m in range(M):
@@ -42,7 +48,11 @@ def cox_top(loss: str = "cox", labels: np.ndarray | None = None) -> TorchTop:
 
 def test_a_scalar_is_the_slope_of_the_batchs_partial_likelihood():
     served = cox_top().two_point(
-        CLIENT, PerturbedEmbeddings(IDS.astype(np.int32), PLUS, MINUS), 1, smoothing=RADIUS, clip=np.inf
+        CLIENT,
+        PerturbedEmbeddings(IDS.astype(np.int32), PLUS, MINUS),
+        1,
+        smoothing=RADIUS,
+        clip=np.inf,
     )
     for p, total in enumerate(served.sums):
         ahead, behind = (cox_mean((OTHERS + at[p])[:, 0].astype(float)) for at in (PLUS, MINUS))
@@ -75,7 +85,9 @@ def test_an_empty_batch_has_no_loss():
 
 @pytest.mark.parametrize(("loss", "bounded"), [("binary", True), ("cox", False)])
 def test_a_clip_bounds_one_records_part_but_in_coxs_loss(loss, bounded):
-    """Why Cox's loss takes no noise: one label moves the sum of clipped slopes by more than twice the clip."""
+    """Why Cox's loss takes no noise: one label moves the sum of clipped slopes by more than twice
+    the clip.
+    """
     clip, given = 0.5, PerturbedEmbeddings(IDS.astype(np.int32), 20 * PLUS, -20 * PLUS)
     labels = EVENTS.astype(int) if loss == "binary" else np.stack([TIMES, EVENTS], 1)
     moved = []

@@ -1,4 +1,6 @@
-"""What a run under torch does not load: torch's compiler takes seconds in every process, and pandas half of one."""
+"""What a run under torch does not load: torch's compiler takes seconds in every process, and pandas
+half of one.
+"""
 
 import json
 

@@ -49,7 +49,9 @@ class Halved(nn.Module):
 
 
 def batches(*sizes: int) -> list[np.ndarray]:
-    return [(Key(3) / i).generator().choice(ROWS, size, replace=False) for i, size in enumerate(sizes)]
+    return [
+        (Key(3) / i).generator().choice(ROWS, size, replace=False) for i, size in enumerate(sizes)
+    ]
 
 
 def directions(size: int, count: int, law: Law = "gaussian") -> list[Direction]:
@@ -143,13 +145,17 @@ def test_objectives_in_several_threads_give_the_same_bits(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_stacks_and_pooled_convolutions_take_their_own_paths_and_agree_with_the_plain_one(name: str) -> None:
+def test_stacks_and_pooled_convolutions_take_their_own_paths_and_agree_with_the_plain_one(
+    name: str,
+) -> None:
     f, plain = objective(name), objective(name)
     assert f._stacks == (name not in PLAIN)
     assert (f._pooled is not None) == (name == "cnn_mnist")
     plain._stacks, plain._pooled = False, None
     at, us, rows = f.initial(Key(0)), directions(f.size, 6), batches(7, 1, 20)
-    np.testing.assert_allclose(f.losses(at, us, 0.1, rows), plain.losses(at, us, 0.1, rows), rtol=2e-6)
+    np.testing.assert_allclose(
+        f.losses(at, us, 0.1, rows), plain.losses(at, us, 0.1, rows), rtol=2e-6
+    )
 
 
 @pytest.mark.parametrize(
@@ -161,7 +167,9 @@ def test_stacks_and_pooled_convolutions_take_their_own_paths_and_agree_with_the_
         [Halved, lambda: nn.Linear(64, CLASSES)],
     ],
 )
-def test_other_models_take_the_plain_path_and_are_right(layers: list[Callable[[], nn.Module]]) -> None:
+def test_other_models_take_the_plain_path_and_are_right(
+    layers: list[Callable[[], nn.Module]],
+) -> None:
     def make() -> nn.Module:
         return nn.Sequential(*(layer() for layer in layers))
 
@@ -173,7 +181,9 @@ def test_other_models_take_the_plain_path_and_are_right(layers: list[Callable[[]
     assert f.loss(f.initial(Key(0)), rows) == pytest.approx(wanted, rel=1e-6)
 
 
-def test_more_points_than_fit_the_buffer_are_taken_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_points_than_fit_the_buffer_are_taken_in_turns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     f = objective("mlp")
     at, us, rows = f.initial(Key(0)), directions(f.size, 7), batches(7, 20)
     start_immediately = f.losses(at, us, 0.1, rows)
@@ -195,13 +205,17 @@ def test_central_losses_are_those_of_both_amounts(
     wanted = [theirs.losses(at, along, amount, rows) for amount in (1e-2, -1e-2)]
     made: list[object] = []
     plain = kernels.add_both_ways
-    monkeypatch.setattr(kernels, "add_both_ways", lambda *given: made.append(given[3]) or plain(*given))
+    monkeypatch.setattr(
+        kernels, "add_both_ways", lambda *given: made.append(given[3]) or plain(*given)
+    )
     found = ours.central_losses(at, along, 1e-2, rows)
     assert [len(made), len(found)] == [0 if law == "rademacher" else 3, 2]
     for losses, expected in zip(found, wanted, strict=True):
         np.testing.assert_array_equal(losses, expected)
     assert not np.array_equal(*found)
-    np.testing.assert_array_equal(ours.losses(at, along, 1e-2, rows), wanted[0])  # scratch is as before
+    np.testing.assert_array_equal(
+        ours.losses(at, along, 1e-2, rows), wanted[0]
+    )  # scratch is as before
     ours._on_gpu = True  # a stack's sides are taken together there
     np.testing.assert_allclose(ours.central_losses(at, along, 1e-2, rows), wanted, rtol=2e-6)
 
@@ -297,7 +311,9 @@ def test_evaluation_in_blocks_is_the_evaluation_at_once(rows: int, name: str) ->
 
 def test_a_constant_prediction_shows() -> None:
     f, (x, y) = objective("logistic"), table()
-    found = f.evaluate(functional.one_hot(torch.tensor(f.size - 1)).float(), x, y)  # the last class's bias
+    found = f.evaluate(
+        functional.one_hot(torch.tensor(f.size - 1)).float(), x, y
+    )  # the last class's bias
     assert (found.top_share, found.accuracy) == (1.0, float((y == CLASSES - 1).double().mean()))
 
 
@@ -323,7 +339,13 @@ def test_the_table_is_shared_and_rows_may_be_int32() -> None:
 
 
 @pytest.mark.parametrize(
-    "at", [torch.zeros(7), torch.zeros(260, dtype=torch.float64), torch.zeros(520)[::2], torch.zeros(1, 260)]
+    "at",
+    [
+        torch.zeros(7),
+        torch.zeros(260, dtype=torch.float64),
+        torch.zeros(520)[::2],
+        torch.zeros(1, 260),
+    ],
 )
 def test_parameters_that_do_not_fit_are_refused(at: torch.Tensor) -> None:
     f = objective("logistic")

@@ -20,7 +20,12 @@ BATCHES = [np.arange(4), np.arange(6, 13), np.array([1])]
 
 def words() -> nn.Module:
     return nn.Sequential(
-        nn.Embedding(30, 4), nn.Linear(4, 6), nn.GELU(), nn.LayerNorm(6), nn.Flatten(), nn.Linear(30, 3)
+        nn.Embedding(30, 4),
+        nn.Linear(4, 6),
+        nn.GELU(),
+        nn.LayerNorm(6),
+        nn.Flatten(),
+        nn.Linear(30, 3),
     )
 
 
@@ -39,11 +44,15 @@ def test_a_large_model_has_the_bits_of_a_copied_one(monkeypatch):
     for x in (at, other, at):
         for amount in (1e-3, -0.2):
             np.testing.assert_array_equal(
-                large.losses(x, directions, amount, BATCHES), small.losses(x, directions, amount, BATCHES)
+                large.losses(x, directions, amount, BATCHES),
+                small.losses(x, directions, amount, BATCHES),
             )
         assert large.loss(x, BATCHES[0]) == small.loss(x, BATCHES[0])
         assert large.evaluate(x, IDS, Y) == small.evaluate(x, IDS, Y)
-        (loss, gradient), (wanted, slope) = large.gradient(x, BATCHES[1]), small.gradient(x, BATCHES[1])
+        (loss, gradient), (wanted, slope) = (
+            large.gradient(x, BATCHES[1]),
+            small.gradient(x, BATCHES[1]),
+        )
         assert loss == wanted
         assert torch.equal(gradient, slope)
     assert torch.equal(at, before)

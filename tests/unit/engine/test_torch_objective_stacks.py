@@ -66,14 +66,18 @@ def test_an_objective_goes_by_it_where_it_fits_and_has_the_same_bits_where_it_do
 ) -> None:
     (x, y), seen = records(40, (1, 8, 8), 4), []
     by_hand = StackGradient.at
-    monkeypatch.setattr(StackGradient, "at", lambda *given: (seen.append(len(given[2])), by_hand(*given))[1])
+    monkeypatch.setattr(
+        StackGradient, "at", lambda *given: (seen.append(len(given[2])), by_hand(*given))[1]
+    )
 
     def objective(name: str, loss: str = "cross_entropy") -> TorchObjective:
         return TorchObjective(lambda: whole(name, (1, 8, 8), (6,), 4), KeptRows(x, y), loss)
 
     f = objective("mlp")
     at = f.initial(Key(3))
-    batches = [Key(i).generator().choice(40, size, replace=False) for i, size in enumerate((1, 2, 32))]
+    batches = [
+        Key(i).generator().choice(40, size, replace=False) for i, size in enumerate((1, 2, 32))
+    ]
     found = [f.gradient(at, batch) for batch in batches]
     assert seen == [2, 32], "of one record autograd transposes some products"
     for batch, (loss, gradient) in zip(batches, found, strict=True):

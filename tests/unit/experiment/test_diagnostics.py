@@ -73,17 +73,24 @@ def test_a_collapsed_run_says_so_in_its_summary():
     by_word = {line.partition(":")[0]: line for line in summary["warnings"]}
     assert "97.2 % of the held-out rows" in by_word["COLLAPSED"]
     assert "the largest class is 38.9 %" in by_word["COLLAPSED"]
-    assert "the final accuracy 41.7 % is far below the run's peak, 61.1 % at update" in by_word["FALLEN"]
+    assert (
+        "the final accuracy 41.7 % is far below the run's peak, 61.1 % at update"
+        in by_word["FALLEN"]
+    )
 
 
 def test_a_proved_run_warns_of_nothing():
-    summary = scenarios.run(scenarios.load("digits_dpzv", [*WINE, "privacy={}", "method.lr=0.005"])).summary
+    summary = scenarios.run(
+        scenarios.load("digits_dpzv", [*WINE, "privacy={}", "method.lr=0.005"])
+    ).summary
     assert summary["accuracy"] > 0.8
     assert summary["warnings"] == []
 
 
 def test_slopes_that_are_no_numbers_are_counted_over_all_releases():
-    spec = scenarios.load("digits_dpzv", [*WINE, "method.lr=0.005", "budget.updates=6", "evaluate.every=6"])
+    spec = scenarios.load(
+        "digits_dpzv", [*WINE, "method.lr=0.005", "budget.updates=6", "evaluate.every=6"]
+    )
     tables = scenarios.run(spec).tables
     release = tables["release"]
     counts = [0, 2, 1, *[0] * (release.num_rows - 3)]
@@ -91,22 +98,35 @@ def test_slopes_that_are_no_numbers_are_counted_over_all_releases():
     bad = release.set_column(
         place, release.schema.field(place), pa.array(counts, release.schema.types[place])
     )
-    for table, told in ((release, []), (bad, ["3 per-sample slopes were NaN or infinite and counted as 0"])):
+    for table, told in (
+        (release, []),
+        (bad, ["3 per-sample slopes were NaN or infinite and counted as 0"]),
+    ):
         said = warnings(prepare(spec), {**tables, "release": table}, ("", ""))
         assert [line for line in said if "slopes" in line] == told
 
 
 def test_a_step_size_that_changes_after_the_end_is_told_of():
     changes = ["method.lr_at=[[2, 0.01], [7, 0.005]]", "budget.updates=6", "evaluate.every=3"]
-    told = scenarios.run(scenarios.load("digits_dpzv", [*WINE, "privacy={}", *changes])).summary["warnings"]
+    told = scenarios.run(scenarios.load("digits_dpzv", [*WINE, "privacy={}", *changes])).summary[
+        "warnings"
+    ]
     assert [line for line in told if line.startswith("method.lr_at: what it changes from 7 on")]
     none = [*changes[:1], "budget={seconds=0.5}"]
-    told = scenarios.run(scenarios.load("digits_dpzv", [*WINE, "privacy={}", *none])).summary["warnings"]
+    told = scenarios.run(scenarios.load("digits_dpzv", [*WINE, "privacy={}", *none])).summary[
+        "warnings"
+    ]
     assert not [line for line in told if "lr_at" in line], "where updates are not planned"
 
 
 def test_a_horizontal_run_that_falls_says_so():
-    short = ("data.train_rows=150", "data.test_rows=60", "budget.updates=30", "evaluate.every=2", "seed=2")
+    short = (
+        "data.train_rows=150",
+        "data.test_rows=60",
+        "budget.updates=30",
+        "evaluate.every=2",
+        "seed=2",
+    )
     wild = ("method.name=fedavg", "method.lr=1.0", "method.local_steps=10")
     summary = scenarios.run(scenarios.load("digits_decomfl", [*short, *wild])).summary
     assert summary["failure"] is None
@@ -161,7 +181,12 @@ def test_shares_are_those_of_the_held_out_labels():
 
 
 def test_a_run_that_predicts_one_class_says_so_in_its_summary():
-    noise = ["privacy.mode=paper", "privacy.epsilon=1.0", "privacy.delta=1e-3", "privacy.noise=seeded"]
+    noise = [
+        "privacy.mode=paper",
+        "privacy.epsilon=1.0",
+        "privacy.delta=1e-3",
+        "privacy.noise=seeded",
+    ]
     spec = scenarios.load("vafl", [*noise, "privacy.clip=0.1", "budget.updates=1000"])
     summary = scenarios.run(spec).summary
     assert summary["failure"] == "constant prediction"

@@ -23,12 +23,19 @@ from tests.helpers.numbered_rows import after, beside, evaluations, fault, fault
         ("digits_dpzv", ["clock.kind=wall", "arrivals.rate=100"], True),
         ("digits_dpzv", ["privacy.noise=seeded"], False),
         ("digits_dpzv", ["privacy.mode=none"], False),
-        ("digits_private", ["privacy.head_clip=1.0", 'method.server="dp_sgd"'], False),  # it never resumes
+        (
+            "digits_private",
+            ["privacy.head_clip=1.0", 'method.server="dp_sgd"'],
+            False,
+        ),  # it never resumes
     ],
 )
 def test_noise_of_the_system_is_fresh(name, changes, fresh):
     delta = ["privacy.delta=1e-4"] if name == "digits_dpzv" else []
-    assert fresh_noise(prepare(scenarios.load(name, ["data.train_rows=200", *delta, *changes]))) is fresh
+    assert (
+        fresh_noise(prepare(scenarios.load(name, ["data.train_rows=200", *delta, *changes])))
+        is fresh
+    )
 
 
 @pytest.mark.parametrize("name", ["frozen", "digits_decomfl"])
@@ -79,7 +86,9 @@ def test_rows_are_kept_and_told_in_their_order(folder: RunWriter, *, written: bo
     writer.add(evaluations(4))
     assert recorded(writer, "evaluation") == watch.told["evaluation"] == [0, 1, 2, 3, 4]
     assert recorded(writer, "fault") == watch.told["fault"] == [0]
-    assert all(table.num_rows == 0 for name, table in writer.all().items() if name not in watch.told)
+    assert all(
+        table.num_rows == 0 for name, table in writer.all().items() if name not in watch.told
+    )
 
 
 def test_rows_that_are_made_again_are_told_once(folder: RunWriter) -> None:
@@ -133,7 +142,9 @@ def test_who_watches_a_run_that_continues_is_not_told_what_was_before(folder: Ru
     assert recorded(writer, "evaluation") == [0, 1, 2]
 
 
-def test_rows_are_due_a_while_after_the_last(folder: RunWriter, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_are_due_a_while_after_the_last(
+    folder: RunWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
     now = 100.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
     writer = RowWriter(folder, 5.0, Callbacks())
@@ -161,7 +172,9 @@ def test_what_checkpoints_cost_is_said_with_what_it_took_to_take_them(
     monkeypatch.setattr(time, "monotonic", lambda: now)
     monkeypatch.setattr(RunWriter, "write_checkpoint", slowly)
     writer = RowWriter(folder, 5.0, Callbacks())
-    sizes = [writer.write_checkpoint(Checkpoint(1, {"some": [0] * number}, None)) for number in (1, 100)]
+    sizes = [
+        writer.write_checkpoint(Checkpoint(1, {"some": [0] * number}, None)) for number in (1, 100)
+    ]
     assert 0 < sizes[0] < sizes[1]
     assert writer.checkpoint_seconds == 0.5
     said = writer.with_writing({"count": 2, "seconds": 1.0, "bytes": 0})

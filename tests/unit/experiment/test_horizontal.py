@@ -25,7 +25,8 @@ def test_a_server_of_users_sums_gets_no_training_row_and_nobodys_numbers_of_reco
     assert seen.parts.sizes.tolist() == [1, 1, 1]
     assert (seen.plan, seen.setting) == (prepared.plan, prepared.setting)
     assert all(
-        np.array_equal(a, b) for a, b in zip(seen.split.held_out, prepared.split.held_out, strict=True)
+        np.array_equal(a, b)
+        for a, b in zip(seen.split.held_out, prepared.split.held_out, strict=True)
     )
 
 
@@ -34,7 +35,8 @@ def test_the_server_of_another_method_gets_what_there_is() -> None:
     assert prepared.for_server() is prepared
 
 
-# What a host of silos gets: its own rows, numbers of others' records only where its work needs them, the same bits.
+# What a host of silos gets: its own rows, numbers of others' records only where its work needs
+# them, the same bits.
 
 FEW = ("budget.updates=1", "split.clients=4")
 METHODS = {
@@ -44,7 +46,9 @@ METHODS = {
     "private": (
         "uldp_sgd",
         (
-            *("method.aggregation=private_weights", "method.count_cap=2", "method.key_bits=2048"),
+            "method.aggregation=private_weights",
+            "method.count_cap=2",
+            "method.key_bits=2048",
             "method.sampling=0.5",
         ),
     ),
@@ -59,7 +63,10 @@ class Dealt(PreparedHorizontal):
     """Two hosts in one process, each made of its own part alone."""
 
     def client_group(self, updates=None, device="cpu"):
-        groups = [PreparedHorizontal.client_group(self.for_host(host, 2), updates, device) for host in (0, 1)]
+        groups = [
+            PreparedHorizontal.client_group(self.for_host(host, 2), updates, device)
+            for host in (0, 1)
+        ]
 
         class Group:
             def process(self, orders):
@@ -110,7 +117,9 @@ def test_a_hosts_bytes_have_no_row_of_another_silo():
 @pytest.mark.parametrize(("name", "knows"), [("private", False), ("sampled", True)])
 def test_the_key_of_the_users_coins_is_where_silos_draw_by_it_alone(name, knows):
     method, given = METHODS[name]
-    whole = prepare_horizontal(scenario("horizontal", method, (*FEW, *given, "privacy.noise=system")))
+    whole = prepare_horizontal(
+        scenario("horizontal", method, (*FEW, *given, "privacy.noise=system"))
+    )
     secret = whole.secret.to_bytes(32, "little").rstrip(b"\0")  # as pickle writes a number
     assert secret in pickle.dumps(whole)
     assert secret in pickle.dumps(whole.for_server()), "who draws has it"
@@ -124,7 +133,9 @@ def test_the_key_of_the_users_coins_is_where_silos_draw_by_it_alone(name, knows)
 
 def test_the_account_of_a_sample_that_silos_do_not_know_is_that_of_one_they_tell():
     told, hidden = (
-        prepare_horizontal(scenario("horizontal", method, (*FEW, *given, "privacy.noise=system")), secret=5)
+        prepare_horizontal(
+            scenario("horizontal", method, (*FEW, *given, "privacy.noise=system")), secret=5
+        )
         for method, given in (METHODS["sampled"], METHODS["private"])
     )
     coins = (Key(5) / "users of a round" / r for r in (1, 2, 3))

@@ -35,7 +35,9 @@ def kept(small):
     def make(*overrides, ledger=None):
         experiment = prepare_vertical(small(*overrides))
         ledger = ledger or Ledger.create(None, experiment.plan().header())
-        server = LedgerServer(experiment.server.make(), ledger, updates=experiment.plan().updates, key=Key(0))
+        server = LedgerServer(
+            experiment.server.make(), ledger, updates=experiment.plan().updates, key=Key(0)
+        )
         return server, ledger, [recipe.make() for recipe in experiment.clients]
 
     return make
@@ -49,11 +51,19 @@ def exchange(server, clients, order_of_wakes):
 
 
 @pytest.mark.parametrize("doubled", [False, True])
-def test_a_release_that_the_ledger_has_twice_is_seen_though_the_rows_have_what_it_begins_with(doubled):
+def test_a_release_that_the_ledger_has_twice_is_seen_though_the_rows_have_what_it_begins_with(
+    doubled,
+):
     ledger, written = Ledger.create(None, HEADER), [(0, 0, 0.5), (1, 0, 0.25), (1, 1, -1.0)]
     for client, step, value in [*written, (0, 0, 2.0) if doubled else (0, 1, 2.0)]:
         ledger.append(
-            party=client, read=0, lr=0.1, step=[step], perturbation=[0], seed=[7], scalar=[np.float32(value)]
+            party=client,
+            read=0,
+            lr=0.1,
+            step=[step],
+            perturbation=[0],
+            seed=[7],
+            scalar=[np.float32(value)],
         )
     clients, steps, values = zip(*written, strict=True)
     rows = pa.table({"client": clients, "step": steps, "perturbation": [0, 0, 0], "value": values})
@@ -61,7 +71,9 @@ def test_a_release_that_the_ledger_has_twice_is_seen_though_the_rows_have_what_i
         assert recorded(rows, ledger).value.tolist() == [0.5, 2.0, 0.25, -1.0]
 
 
-@pytest.mark.parametrize("overrides", [(), MESSY, ("method.perturbations=3", "method.momentum=0.0")])
+@pytest.mark.parametrize(
+    "overrides", [(), MESSY, ("method.perturbations=3", "method.momentum=0.0")]
+)
 def test_the_ledger_is_the_release_rows_with_seeds(small, tmp_path, overrides):
     run = scenarios.run(small(*overrides), tmp_path / "run")
     rows, lr = run.rows("release").sort_by("round"), 3e-3
@@ -71,7 +83,10 @@ def test_the_ledger_is_the_release_rows_with_seeds(small, tmp_path, overrides):
             "updates": 120, "pairs": rows.num_rows, "bytes": ledger.disk_bytes, "memory_bytes": 0,
             "digest": ledger.digest,
         }  # fmt: skip
-    assert json.loads((tmp_path / "run" / "summary.json").read_text())["ledger"] == run.summary["ledger"]
+    assert (
+        json.loads((tmp_path / "run" / "summary.json").read_text())["ledger"]
+        == run.summary["ledger"]
+    )
     columns = {
         "round": kept.round,
         "client": kept.party,
@@ -81,7 +96,10 @@ def test_the_ledger_is_the_release_rows_with_seeds(small, tmp_path, overrides):
     for name, values in columns.items():
         assert rows.column(name).to_pylist() == values.tolist()
     assert rows.column("value").to_numpy().tolist() == kept.scalar.astype(float).tolist()
-    seeds = [direction_seed(Key(0), *a) for a in zip(*(columns[n].tolist() for n in ADDRESS), strict=True)]
+    seeds = [
+        direction_seed(Key(0), *a)
+        for a in zip(*(columns[n].tolist() for n in ADDRESS), strict=True)
+    ]
     assert kept.seed.tolist() == seeds
     assert set(kept.lr) == {lr}
     read = {}
@@ -93,9 +111,16 @@ def test_the_ledger_is_the_release_rows_with_seeds(small, tmp_path, overrides):
 def test_rows_ledger_and_account_count_the_same_releases(small, tmp_path, monkeypatch):
     accounts = []
     done = RunFinalizer.done
-    monkeypatch.setattr(RunFinalizer, "done", lambda self, *a: accounts.append(a[2]) or done(self, *a))
+    monkeypatch.setattr(
+        RunFinalizer, "done", lambda self, *a: accounts.append(a[2]) or done(self, *a)
+    )
     run = scenarios.run(small("method.perturbations=3", "privacy.noise=system"), tmp_path / "run")
-    assert accounts[0].releases == run.rows("release").num_rows == run.summary["ledger"]["pairs"] == 360
+    assert (
+        accounts[0].releases
+        == run.rows("release").num_rows
+        == run.summary["ledger"]["pairs"]
+        == 360
+    )
 
 
 def test_the_header_says_what_the_models_were(small, tmp_path):
@@ -103,7 +128,12 @@ def test_the_header_says_what_the_models_were(small, tmp_path):
     experiment = prepare_vertical(small())
     with Ledger.open(tmp_path / "run" / "ledger") as ledger:
         header = ledger.header
-    assert (header.law, header.momentum, header.damped, header.shifted) == ("gaussian", 0.9, False, False)
+    assert (header.law, header.momentum, header.damped, header.shifted) == (
+        "gaussian",
+        0.9,
+        False,
+        False,
+    )
     for m, recipe in enumerate(experiment.clients):
         client = recipe.make()
         model = header.models[f"client {m}"]
@@ -145,7 +175,9 @@ def test_a_run_without_a_folder_keeps_it_in_memory(small, tmp_path):
 
 @pytest.mark.parametrize("law", ["sphere", "gaussian", "rademacher"])
 @pytest.mark.parametrize(("momentum", "perturbations"), [(0.0, 1), (0.9, 3)])
-def test_a_client_is_rebuilt_from_key_and_ledger_alone(small, tmp_path, law, momentum, perturbations):
+def test_a_client_is_rebuilt_from_key_and_ledger_alone(
+    small, tmp_path, law, momentum, perturbations
+):
     settings = (
         f"method.direction={law}",
         f"method.momentum={momentum}",

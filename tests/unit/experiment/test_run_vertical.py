@@ -58,8 +58,8 @@ def test_the_digest_depends_on_the_seed_and_on_nothing_else(small, tmp_path):
 def test_golden_digest_of_the_model(small):
     """Numbers-neutral changes keep it; whoever changes numbers changes it here in the same commit.
 
-    The rounding of torch's matrix kernels differs between CPU families, so the parameters are compared with a
-    tolerance, and the row counts and bytes exactly.
+    The rounding of torch's matrix kernels differs between CPU families, so the parameters are
+    compared with a tolerance, and the row counts and bytes exactly.
     """
     run = scenarios.run(small())
     golden = json.loads(GOLDEN.read_text())
@@ -88,12 +88,16 @@ def test_a_frozen_head_is_private_with_counted_participation(small):
     run = scenarios.run(small("method.server=frozen", "privacy.noise=system", *PUBLIC))
     assert run.summary["private"] is True
     counts = np.zeros(1437, int)
-    experiment = prepare_vertical(run_spec := small("method.server=frozen", "privacy.noise=system", *PUBLIC))
+    experiment = prepare_vertical(
+        run_spec := small("method.server=frozen", "privacy.noise=system", *PUBLIC)
+    )
     for row in run.rows("service").to_pylist():
         batches = experiment.clients[row["client"]].make()._batches
         counts[batches.draw(row["step"])] += 1
     client = next(
-        c for c in run.summary["epsilon"] if c["adversary"] == "client" and c["relation"] == "replace"
+        c
+        for c in run.summary["epsilon"]
+        if c["adversary"] == "client" and c["relation"] == "replace"
     )
     from raydpzv.privacy.gdp import epsilon_of
 
@@ -103,9 +107,12 @@ def test_a_frozen_head_is_private_with_counted_participation(small):
 
 
 @pytest.mark.parametrize(
-    ("adversary", "limit", "calibrated"), [("client", 3.0, 1.0), ("external", 1.0, 2.0), ("paper", 1.0, 2.0)]
+    ("adversary", "limit", "calibrated"),
+    [("client", 3.0, 1.0), ("external", 1.0, 2.0), ("paper", 1.0, 2.0)],
 )
-def test_the_run_stops_before_the_release_that_would_pass_the_budget(small, adversary, limit, calibrated):
+def test_the_run_stops_before_the_release_that_would_pass_the_budget(
+    small, adversary, limit, calibrated
+):
     spec = small(
         "method.server=frozen",
         "method.batches=poisson",
@@ -127,7 +134,9 @@ def test_the_run_stops_before_the_release_that_would_pass_the_budget(small, adve
     ]
     assert spent[0] <= limit
     if adversary == "client":
-        assert max(run.rows("release").column("epsilon_client").to_pylist()) == pytest.approx(spent[0])
+        assert max(run.rows("release").column("epsilon_client").to_pylist()) == pytest.approx(
+            spent[0]
+        )
 
 
 def test_a_budget_into_which_no_update_fits_is_refused(small):
@@ -150,7 +159,10 @@ def test_what_went_wrong_is_said(small):
 def test_claims_before_and_after_agree_where_the_plan_was_exact(small):
     spec = small("method.server=frozen", "privacy.noise=system", "method.batch=1437")
     planned = {(c.adversary, c.relation): c.epsilon for c in prepare_vertical(spec).setting.table()}
-    found = {(c["adversary"], c["relation"]): c["epsilon"] for c in scenarios.run(spec).summary["epsilon"]}
+    found = {
+        (c["adversary"], c["relation"]): c["epsilon"]
+        for c in scenarios.run(spec).summary["epsilon"]
+    }
     assert found == pytest.approx(planned)
 
 

@@ -62,7 +62,9 @@ def one_line(error: pytest.ExceptionInfo[BaseException]) -> str:
         ({"step": [-1, 0]}, "ascending"),
     ],
 )
-def test_an_append_that_does_not_fit_is_refused_and_leaves_the_ledger_as_it_was(tmp_path, change, says):
+def test_an_append_that_does_not_fit_is_refused_and_leaves_the_ledger_as_it_was(
+    tmp_path, change, says
+):
     for folder in (None, tmp_path / "ledger"):
         with Ledger.create(folder, HEADER) as ledger:
             before = ledger.digest
@@ -164,12 +166,17 @@ def test_the_digest_is_the_chain_of_the_format_and_depends_on_every_value_and_th
     by_step, pooled = replace(HEADER, step_seeds=True), replace(HEADER, pool=8)
     for changed in (by_step, pooled):
         assert of(updates, changed) == by_hand(changed, updates) != digest
-    assert of(updates, folder=tmp_path / "a", segment=1) == of(updates, folder=tmp_path / "b") == digest
+    assert (
+        of(updates, folder=tmp_path / "a", segment=1)
+        == of(updates, folder=tmp_path / "b")
+        == digest
+    )
     swapped = [*updates[:2], updates[3], updates[2]]
     other = {"party": 7, "read": 1, "lr": 0.25}
     changes = [[*updates[:3], updates[3] | {name: value}] for name, value in other.items()]
     changes += [
-        [*updates[:3], updates[3] | {name: updates[3][name] + 1}] for name in ("step", "seed", "scalar")
+        [*updates[:3], updates[3] | {name: updates[3][name] + 1}]
+        for name in ("step", "seed", "scalar")
     ]
     headers = [replace(HEADER, damped=True), replace(HEADER, momentum=0.25), by_step, pooled]
     adam = replace(HEADER, optimizer="adam", beta2=0.5, v0=1e-7)
@@ -187,7 +194,8 @@ def test_the_digest_is_the_chain_of_the_format_and_depends_on_every_value_and_th
 def test_any_arrow_reader_opens_the_segments(tmp_path):
     with fill(Ledger.create(tmp_path, HEADER, segment=8), 20) as ledger:
         tables = [
-            pa.ipc.open_stream(path.read_bytes()).read_all() for path in sorted(tmp_path.glob("segment-*"))
+            pa.ipc.open_stream(path.read_bytes()).read_all()
+            for path in sorted(tmp_path.glob("segment-*"))
         ]
         assert len(tables) == 3
         for name, column in expected(0, 20).items():
@@ -198,11 +206,26 @@ def test_any_arrow_reader_opens_the_segments(tmp_path):
 @pytest.mark.parametrize(
     ("other", "field"),
     [
-        (replace(HEADER, models={"shared": Model(5, "layout", "initial")}), "models['shared'].parameters"),
-        (replace(HEADER, models={"shared": Model(28938, "x", "initial")}), "models['shared'].layout"),
-        (replace(HEADER, models={"shared": Model(28938, "layout", "x")}), "models['shared'].initial"),
-        (replace(HEADER, models={"client 0": Model(28938, "layout", "initial")}), "models['client 0']"),
-        (replace(HEADER, models={**HEADER.models, "client 1": Model(1, "", "")}), "models['client 1']"),
+        (
+            replace(HEADER, models={"shared": Model(5, "layout", "initial")}),
+            "models['shared'].parameters",
+        ),
+        (
+            replace(HEADER, models={"shared": Model(28938, "x", "initial")}),
+            "models['shared'].layout",
+        ),
+        (
+            replace(HEADER, models={"shared": Model(28938, "layout", "x")}),
+            "models['shared'].initial",
+        ),
+        (
+            replace(HEADER, models={"client 0": Model(28938, "layout", "initial")}),
+            "models['client 0']",
+        ),
+        (
+            replace(HEADER, models={**HEADER.models, "client 1": Model(1, "", "")}),
+            "models['client 1']",
+        ),
         (replace(HEADER, law="rademacher"), "law"),
         (replace(HEADER, momentum=0.0), "momentum"),
         (replace(HEADER, damped=True), "damped"),
@@ -260,7 +283,9 @@ def test_a_ledger_says_what_its_seeds_stand_for_and_the_other_kind_is_refused(tm
     assert json.loads((tmp_path / "header.json").read_text())["format"] == 1 + step_seeds
     with Ledger.open(tmp_path, expect=mine) as ledger:
         assert ledger.header == mine
-    with pytest.raises(InputError, match=f"a ledger of format {1 + step_seeds} .*, wanted") as error:
+    with pytest.raises(
+        InputError, match=f"a ledger of format {1 + step_seeds} .*, wanted"
+    ) as error:
         Ledger.open(tmp_path, expect=other)
     one_line(error)
 

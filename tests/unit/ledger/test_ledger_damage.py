@@ -30,9 +30,9 @@ def assert_damaged(folder: Path, name: str, last: int) -> None:
     for write in (False, True):
         with pytest.raises(DataError) as error:
             Ledger.open(folder, write=write)
-        assert re.search(rf"/{re.escape(name)}: .*the last good round is {last};", str(error.value)), (
-            error.value
-        )
+        assert re.search(
+            rf"/{re.escape(name)}: .*the last good round is {last};", str(error.value)
+        ), error.value
         assert "\n" not in str(error.value)
     assert before == {path.name: path.read_bytes() for path in folder.iterdir() if path.suffix}
 
@@ -67,7 +67,9 @@ def test_a_flipped_bit_anywhere_is_seen(folder, tmp_path):
             changed = bytearray(data)
             changed[place] ^= 1 << place % 8
             path.write_bytes(changed)
-            last = good.get(path.name, 2 * S + max(int(np.searchsorted(ends, place, "right")) - 1, 0))
+            last = good.get(
+                path.name, 2 * S + max(int(np.searchsorted(ends, place, "right")) - 1, 0)
+            )
             with pytest.raises(DataError) as error:
                 Ledger.open(folder)
             assert f"{path.name}: " in str(error.value), place
@@ -85,7 +87,12 @@ def test_records_that_begin_alike_are_looked_at_as_closely_as_others(tmp_path, c
             seed = np.arange(n, dtype=np.uint64) + np.uint64(2**63 + number)
             numbers = {"seed": seed, "scalar": (step * 0.1 - number).astype(np.float32)}
             ledger.append(
-                party=number % 3, read=0, lr=0.1 + number, step=step, perturbation=0 * step, **numbers
+                party=number % 3,
+                read=0,
+                lr=0.1 + number,
+                step=step,
+                perturbation=0 * step,
+                **numbers,
             )
         chain = ledger.digest
     path = tmp_path / "segment-00000.arrow"
@@ -132,7 +139,12 @@ def test_a_torn_record_is_dropped_and_everything_before_it_survives(folder):
     ends = np.cumsum([len(begin), *map(len, parts)]).tolist()
     data = (folder / OPEN).read_bytes()
     for size in sorted(
-        {*range(ends[0], len(data), 37), *ends, *(e - 1 for e in ends[1:]), *(e + 1 for e in ends[:-1])}
+        {
+            *range(ends[0], len(data), 37),
+            *ends,
+            *(e - 1 for e in ends[1:]),
+            *(e + 1 for e in ends[:-1]),
+        }
     ):
         (folder / OPEN).write_bytes(data[:size])
         version = 2 * S + max(k for k, end in enumerate(ends) if end <= size)
@@ -177,7 +189,8 @@ def test_a_segment_of_another_ledger(folder, tmp_path, number):
     own = (folder / name).read_bytes()
     for other in ("b", "c"):
         shutil.copy(tmp_path / other / name, folder / name)
-        # of the same header, segment 0 begins alike: it is the next one that does not continue from it
+        # of the same header, segment 0 begins alike: it is the next one that does not continue from
+        # it
         first = number if (other, number) != ("c", 0) else 1
         assert_damaged(folder, f"segment-{first:05d}.arrow", first * S)
     shutil.copy(folder / f"segment-{(number + 1) % 3:05d}.arrow", folder / name)
@@ -204,8 +217,14 @@ def test_an_open_segment_that_is_not_full_is_not_followed(folder, tmp_path):
 @pytest.mark.parametrize(
     ("name", "whole", "sealed"),
     [
-        *((name, True, sealed) for name in ("scalar", "seed", "step", "lr") for sealed in (True, False)),
-        *((name, False, True) for name in ("round", "party", "read", "lr")),  # one entry unlike its update
+        *(
+            (name, True, sealed)
+            for name in ("scalar", "seed", "step", "lr")
+            for sealed in (True, False)
+        ),
+        *(
+            (name, False, True) for name in ("round", "party", "read", "lr")
+        ),  # one entry unlike its update
     ],
 )
 def test_a_changed_value_with_right_checksums_breaks_the_chain(folder, name, whole, sealed):
@@ -217,11 +236,15 @@ def test_a_changed_value_with_right_checksums_breaks_the_chain(folder, name, who
     path.write_bytes(form(segment, number))
     assert Ledger.open(folder).version == ROUNDS
     column = np.array(getattr(segment.entries, name))
-    k = 2 + int(np.argmax(np.diff(segment.bounds)[2:]))  # an update of several entries, not the first
+    k = 2 + int(
+        np.argmax(np.diff(segment.bounds)[2:])
+    )  # an update of several entries, not the first
     a, b = segment.bounds[k : k + 2]
     assert b - a > 1
     column[a if whole else b - 1 : b] += 1
-    path.write_bytes(form(replace(segment, entries=replace(segment.entries, **{name: column})), number))
+    path.write_bytes(
+        form(replace(segment, entries=replace(segment.entries, **{name: column})), number)
+    )
     assert_damaged(folder, path.name, number * S + k)
 
 

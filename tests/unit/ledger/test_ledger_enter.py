@@ -1,4 +1,6 @@
-"""Updates entered without a look at their values against the same updates appended; what waits in memory is there."""
+"""Updates entered without a look at their values against the same updates appended; what waits in
+memory is there.
+"""
 
 import numpy as np
 import pytest
@@ -31,7 +33,9 @@ def test_what_is_entered_is_on_disk_as_if_it_had_been_appended(tmp_path):
 
 
 def test_a_segment_sealed_from_memory_is_the_one_that_is_read_back_from_disk(tmp_path):
-    held, trimmed = (Ledger.create(tmp_path / name, HEADER, segment=5) for name in ("held", "trimmed"))
+    held, trimmed = (
+        Ledger.create(tmp_path / name, HEADER, segment=5) for name in ("held", "trimmed")
+    )
     for round in range(1, 24):
         held.enter(entry(round))
         trimmed.enter(entry(round))
@@ -56,7 +60,9 @@ def test_only_the_next_round_is_taken_and_only_while_the_ledger_is_open():
 
 
 def test_updates_are_there_as_soon_as_they_are_in():
-    """Asked for after every one, after some, and after more than are written into the columns at once."""
+    """Asked for after every one, after some, and after more than are written into the columns at
+    once.
+    """
     for between in (1, 7, 63, 64, 65, 150):
         ledger, expected = Ledger.create(None, HEADER), 0
         for round in range(1, 201):

@@ -41,7 +41,10 @@ def test_nothing_acknowledged_is_lost_when_the_writer_is_killed(tmp_path):
         rounds += map(int, rest)
         assert rounds == list(range(rounds[0], rounds[-1] + 1))
         ledger = Ledger.open(tmp_path, expect=HEADER)
-        assert rounds[0] in (acknowledged + 1, acknowledged + 2)  # one may be written and not acknowledged
+        assert rounds[0] in (
+            acknowledged + 1,
+            acknowledged + 2,
+        )  # one may be written and not acknowledged
         assert ledger.version in (rounds[-1], rounds[-1] + 1)
         acknowledged = rounds[-1]
     assert_holds(ledger.since(0), 0, ledger.version)

@@ -42,7 +42,10 @@ def test_a_sealed_segment_is_smaller_and_never_the_last(tmp_path):
 
 def test_one_writer_at_a_time_and_readers_beside_it(tmp_path):
     with fill(Ledger.create(tmp_path, HEADER), 5) as ledger:
-        for second in (lambda: Ledger.open(tmp_path, write=True), lambda: Ledger.create(tmp_path, HEADER)):
+        for second in (
+            lambda: Ledger.open(tmp_path, write=True),
+            lambda: Ledger.create(tmp_path, HEADER),
+        ):
             with pytest.raises(InputError, match="another process is writing"):
                 second()
         reader = Ledger.open(tmp_path)
@@ -64,8 +67,12 @@ def test_one_writer_at_a_time_and_readers_beside_it(tmp_path):
 
 
 @pytest.mark.parametrize("closed", [False, True])
-@pytest.mark.parametrize(("rounds", "more"), [(0, 0), (5, 0), (8, 0), (21, 0), (0, 9), (5, 3), (21, 20)])
-def test_a_ledger_that_was_read_continues_from_its_last_segment(tmp_path, monkeypatch, rounds, more, closed):
+@pytest.mark.parametrize(
+    ("rounds", "more"), [(0, 0), (5, 0), (8, 0), (21, 0), (0, 9), (5, 3), (21, 20)]
+)
+def test_a_ledger_that_was_read_continues_from_its_last_segment(
+    tmp_path, monkeypatch, rounds, more, closed
+):
     fill(Ledger.create(tmp_path, HEADER, segment=8), rounds).close()
     ledger = Ledger.open(tmp_path)
     view = ledger.since(0)
@@ -81,7 +88,9 @@ def test_a_ledger_that_was_read_continues_from_its_last_segment(tmp_path, monkey
         file.write(b"\xff\xff")  # a torn record
     looked_at: list[int] = []
     monkeypatch.setattr(
-        log, "read", lambda path, number, *rest: looked_at.append(number) or read(path, number, *rest)
+        log,
+        "read",
+        lambda path, number, *rest: looked_at.append(number) or read(path, number, *rest),
     )
     ledger.begin_writing()
     assert looked_at == [*range(first, last + 1)]
@@ -181,7 +190,11 @@ def test_truncating_goes_back_and_the_continuation_may_differ(tmp_path, to):
         if folder:
             ledger.trim(5)
         ledger.truncate(to)
-        assert (ledger.version, ledger.digest, ledger.verify()) == (to, digest_at(to), digest_at(to))
+        assert (ledger.version, ledger.digest, ledger.verify()) == (
+            to,
+            digest_at(to),
+            digest_at(to),
+        )
         assert_holds(ledger.since(0), 0, to)
         fill(ledger, 40, seed=1)
         assert_holds(view, 0, 21)

@@ -130,7 +130,9 @@ def test_a_snapshot_of_another_ledger_name_or_version(tmp_path):
         ledger.close()
 
 
-def test_a_kill_leaves_the_old_one_and_lost_updates_take_their_snapshots_along(tmp_path, monkeypatch):
+def test_a_kill_leaves_the_old_one_and_lost_updates_take_their_snapshots_along(
+    tmp_path, monkeypatch
+):
     with fill(Ledger.create(tmp_path, HEADER), 30) as ledger:
         ledger.save_snapshot("shared", 20, arrays(20))
         with monkeypatch.context() as patch:

@@ -1,4 +1,6 @@
-"""Nothing outside a method's own file asks which method it is, and the program's words are the field's."""
+"""Nothing outside a method's own file asks which method it is, and the program's words are the
+field's.
+"""
 
 import ast
 import functools
@@ -31,7 +33,9 @@ GONE = {
     "federations",
     "sender",
 }
-"""Words that the field does not use for what they meant here (`docs/glossary.md` has those it uses)."""
+"""Words that the field does not use for what they meant here (`docs/glossary.md` has those it
+uses).
+"""
 
 
 def files():
@@ -85,7 +89,10 @@ def test_nobody_asks_which_method_it_is():
 @functools.cache
 def words(identifier):
     """The identifier in lower case, and its parts."""
-    return {identifier.lower(), *re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", identifier).lower().split("_")}
+    return {
+        identifier.lower(),
+        *re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", identifier).lower().split("_"),
+    }
 
 
 def test_names_are_the_fields():
@@ -94,8 +101,14 @@ def test_names_are_the_fields():
         if words(path.stem) & GONE:
             found.append(str(path.relative_to(ROOT)))
         for token in tokenize.generate_tokens(io.StringIO(path.read_text()).readline):
-            is_typing_cast = token.string == "cast"  # typing.cast and Arrow's method, by their own names
+            is_typing_cast = (
+                token.string == "cast"
+            )  # typing.cast and Arrow's method, by their own names
             name = token.string.strip("_")
-            if token.type == tokenize.NAME and not is_typing_cast and (words(name) & GONE or name == "aside"):
+            if (
+                token.type == tokenize.NAME
+                and not is_typing_cast
+                and (words(name) & GONE or name == "aside")
+            ):
                 found.append(f"{path.relative_to(ROOT)}:{token.start[0]} {token.string}")
     assert found == []

@@ -43,7 +43,9 @@ def test_the_mean_is_that_of_the_iterates_past_the_begin_and_of_no_other():
 
 
 def test_many_iterates_lose_nothing_and_are_not_kept_by_reference():
-    """A sum in float32 would stand still at 2^24 steps of one; here x is changed in place, as a model is."""
+    """A sum in float32 would stand still at 2^24 steps of one; here x is changed in place, as a
+    model is.
+    """
     x, tail = np.full(1, 2.0**24, np.float32), ModelAverage(0)
     tail.add(x)
     x[:] = 1

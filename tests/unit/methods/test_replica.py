@@ -136,7 +136,9 @@ def test_a_secret_shifts_every_seed_once() -> None:
     insider.go_to(5, ledger)
     outsider.go_to(5, ledger)
     assert toy.bits(insider.x) == toy.bits(by_hand.x) != toy.bits(outsider.x)
-    assert toy.bits(insider.twin().seeds(seeds)) == toy.bits(insider.seeds(seeds)) != toy.bits(seeds)
+    assert (
+        toy.bits(insider.twin().seeds(seeds)) == toy.bits(insider.seeds(seeds)) != toy.bits(seeds)
+    )
     twin = insider.twin()
     for replica in (insider, twin):
         replica.apply_steps([Step([1], [2.0], 0.1)])
@@ -145,7 +147,9 @@ def test_a_secret_shifts_every_seed_once() -> None:
 
 def test_a_steps_seed_stands_for_the_directions_that_follow_of_it() -> None:
     ledger = toy.ledger(PLAIN)
-    for round, (width, first) in enumerate(((2, 1 << 10), (3, 7 << 40), (1, (1 << 64) - (1 << 10))), 1):
+    for round, (width, first) in enumerate(
+        ((2, 1 << 10), (3, 7 << 40), (1, (1 << 64) - (1 << 10))), 1
+    ):
         seeds = np.repeat(np.array([first, first ^ 1 << 20], np.uint64), width)
         ledger.append(
             party=SHARED,
@@ -174,7 +178,9 @@ def test_a_steps_seed_stands_for_the_directions_that_follow_of_it() -> None:
 
 
 def test_the_form_of_the_momentum_is_the_rules() -> None:
-    """v <- βv + (1-β)g as in Eq. (8), not v <- βv + g: with one step they differ by the factor 1-β."""
+    """v <- βv + (1-β)g as in Eq. (8), not v <- βv + g: with one step they differ by the factor
+    1-β.
+    """
     x = torch.zeros(50)
     moved = []
     for damped in (True, False):

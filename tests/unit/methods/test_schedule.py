@@ -33,7 +33,9 @@ def test_a_setting_without_changes_stays_and_one_with_them_changes():
 @pytest.mark.parametrize("rounds", [(5, 4), (4, 4)])
 def test_changes_out_of_order_are_refused(scenario, rounds):
     made = [[round, 0.1] for round in rounds]
-    with pytest.raises(SpecError, match=r"method\.lr_at: wanted changes in ascending order, one for each"):
+    with pytest.raises(
+        SpecError, match=r"method\.lr_at: wanted changes in ascending order, one for each"
+    ):
         scenarios.load(scenario, [f"method.lr_at={made}"])
 
 

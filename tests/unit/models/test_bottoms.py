@@ -21,7 +21,9 @@ def test_sliced_pooling_has_the_values_of_max_pool(shape: tuple[int, ...]) -> No
     x = torch.from_numpy(Key(0).generator().standard_normal(shape).astype(np.float32))
     assert torch.equal(SlicedMaxPool()(x), functional.max_pool2d(x, 2, ceil_mode=True))
     negative = -x.abs() - 1
-    assert torch.equal(SlicedMaxPool()(negative), functional.max_pool2d(negative, 2, ceil_mode=True))
+    assert torch.equal(
+        SlicedMaxPool()(negative), functional.max_pool2d(negative, 2, ceil_mode=True)
+    )
 
 
 @pytest.mark.parametrize("shape", [(2, 3, 8, 8), (1, 2, 7, 5), (2, 1, 1, 6)])
@@ -49,7 +51,9 @@ def test_mlp(shape: tuple[int, ...], hidden: tuple[int, ...]) -> None:
     model = mlp(shape, hidden, 4)
     assert model(torch.zeros(9, *shape)).shape == (9, 4)
     between = [nn.ReLU, nn.Linear] * len(hidden)
-    assert kinds(model) == [nn.Flatten, nn.Linear, *between], "ReLU between layers, none at the ends"
+    assert kinds(model) == [nn.Flatten, nn.Linear, *between], (
+        "ReLU between layers, none at the ends"
+    )
     sizes = [int(np.prod(shape)), *hidden, 4]
     linear = [layer for layer in model.children() if isinstance(layer, nn.Linear)]
     assert [layer.in_features for layer in linear] == sizes[:-1]
@@ -109,7 +113,9 @@ def test_the_lstm_bottom_is_torchs_bidirectional_layer_then_a_plain_one() -> Non
         nn.LSTM(8, 5, batch_first=True),
         nn.Linear(5, 2),
     )
-    nn.utils.vector_to_parameters(model.flat, [p for m in (first, last, top) for p in m.parameters()])
+    nn.utils.vector_to_parameters(
+        model.flat, [p for m in (first, last, top) for p in m.parameters()]
+    )
     x = torch.from_numpy((Key(2) / "x").generator().standard_normal((7, 6, 3)).astype(np.float32))
     steps, _ = last(first(x)[0])
     assert torch.allclose(model.module(x), top(steps[:, -1]), atol=1e-6)
@@ -118,7 +124,8 @@ def test_the_lstm_bottom_is_torchs_bidirectional_layer_then_a_plain_one() -> Non
     before = model.module(x)
     model.flat[0] += 1.0
     assert not torch.equal(model.module(x), before)
-    # the first layer looks both ways: the last output depends on the first step and on its own reading of all steps
+    # the first layer looks both ways: the last output depends on the first step and on its own
+    # reading of all steps
     live = x.clone().requires_grad_()
     model.module(live).sum().backward()
     assert (live.grad.abs().sum((0, 2)) > 0).all()

@@ -131,7 +131,10 @@ def test_norms_start_as_the_identity(norm: Callable[[], nn.Module]) -> None:
 def test_batch_norm_without_statistics_is_refused(kind, affine):
     with pytest.raises(InputError, match=r'"1" is a BatchNorm without statistics'):
         FlatModel(
-            lambda: nn.Sequential(nn.Linear(4, 4), kind(4, affine=affine, track_running_stats=False)), Key(0)
+            lambda: nn.Sequential(
+                nn.Linear(4, 4), kind(4, affine=affine, track_running_stats=False)
+            ),
+            Key(0),
         )
 
 
@@ -166,7 +169,11 @@ def test_a_record_is_scored_alone_with_frozen_statistics_and_no_dropout():
 
 def test_frozen_parameters_and_buffers_are_no_part_of_the_vector():
     model = FlatModel(Pretrained, Key(0))
-    assert sorted({name.partition(".")[0] for name in model.trained}) == ["bilinear", "first", "norm"]
+    assert sorted({name.partition(".")[0] for name in model.trained}) == [
+        "bilinear",
+        "first",
+        "norm",
+    ]
     assert model.size == sum(p.numel() for p in model.parameters)
     assert model.constant["norm.running_mean"].tolist() == [0, 1, 2, 3]
     assert model.module.shift.tolist() == [1, 2, 3]
@@ -245,7 +252,9 @@ def test_a_function_that_loads_weights_is_refused():
 
 
 class Stepped(nn.Module):
-    """A module whose constructor reads numbers off a tensor, as drop paths of pretrained models do."""
+    """A module whose constructor reads numbers off a tensor, as drop paths of pretrained models
+    do.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -259,7 +268,11 @@ class Stepped(nn.Module):
 
 
 def test_a_module_whose_constructor_reads_numbers_is_built_for_real():
-    one, same, other = FlatModel(Stepped, Key(0)), FlatModel(Stepped, Key(0)), FlatModel(Stepped, Key(1))
+    one, same, other = (
+        FlatModel(Stepped, Key(0)),
+        FlatModel(Stepped, Key(0)),
+        FlatModel(Stepped, Key(1)),
+    )
     assert torch.equal(one.constant["rates"], torch.linspace(0, 1, 3))
     assert torch.equal(one.flat, same.flat)
     assert not torch.equal(one.flat, other.flat)

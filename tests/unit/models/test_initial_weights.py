@@ -62,7 +62,8 @@ def test_a_pickle_of_other_objects_is_refused(tmp_path):
     torch.save(net(), tmp_path / "whole.pt")
     (tmp_path / "whole.pkl").write_bytes(pickle.dumps(values()))
     with pytest.raises(
-        DataError, match=r"holds an object of torch\.nn\.\S+ beside .*save model.state_dict\(\) alone$"
+        DataError,
+        match=r"holds an object of torch\.nn\.\S+ beside .*save model.state_dict\(\) alone$",
     ):
         read_weights(str(tmp_path / "whole.pt"))
     with pytest.raises(DataError, match="pickles run code"):

@@ -62,10 +62,17 @@ def moved(model: FlatModel) -> np.ndarray:
 
 
 def test_names_and_shapes_are_those_of_peft():
-    found = {name: tuple(p.shape) for name, p in fit(section(modules_to_save=("head",))).trained.items()}
+    found = {
+        name: tuple(p.shape) for name, p in fit(section(modules_to_save=("head",))).trained.items()
+    }
     layers = [f"base_model.model.blocks.{i}.{name}" for i in (0, 1) for name in ("query", "value")]
-    adapters = {f"{layer}.lora_{m}.weight": (2, 5) if m == "A" else (5, 2) for layer in layers for m in "AB"}
-    assert found == adapters | {"base_model.model.head.weight": (3, 5), "base_model.model.head.bias": (3,)}
+    adapters = {
+        f"{layer}.lora_{m}.weight": (2, 5) if m == "A" else (5, 2) for layer in layers for m in "AB"
+    }
+    assert found == adapters | {
+        "base_model.model.head.weight": (3, 5),
+        "base_model.model.head.bias": (3,),
+    }
 
 
 def test_the_first_model_is_the_base_and_a_moved_one_is_another():
@@ -80,11 +87,14 @@ def test_a_layer_computes_what_the_paper_says():
     layer = LoraLinear(nn.Linear(5, 4), rank=2, alpha=6.0)
     nn.init.normal_(layer.lora_B.weight, generator=torch.Generator().manual_seed(1))
     w, a, b = (
-        p.detach().double() for p in (layer.base_layer.weight, layer.lora_A.weight, layer.lora_B.weight)
+        p.detach().double()
+        for p in (layer.base_layer.weight, layer.lora_A.weight, layer.lora_B.weight)
     )
     wanted = X.double() @ (w + 6.0 / 2 * b @ a).T + layer.base_layer.bias.detach().double()
     torch.testing.assert_close(layer(X).double(), wanted, atol=1e-5, rtol=1e-5)
-    assert not torch.allclose(layer(X).double(), X.double() @ (w + 6.0 * b @ a).T, atol=0.1)  # the control
+    assert not torch.allclose(
+        layer(X).double(), X.double() @ (w + 6.0 * b @ a).T, atol=0.1
+    )  # the control
 
 
 def test_adapters_are_drawn_from_the_key_within_torchs_bounds():
@@ -221,15 +231,27 @@ class Attending(nn.Module):
         (Net, {"targets": ("norm",)}, '"norm" is LayerNorm: adapters go beside nn.Linear alone'),
         (Net, {"targets": ("blocks",)}, '"blocks" is Sequential'),
         (Net, {"targets": ("head",), "modules_to_save": ("head",)}, '"head" is in modules_to_save'),
-        (Net, {"modules_to_save": ("haed",)}, r'modules_to_save: no layer .* "haed". Did you mean "head"\?'),
+        (
+            Net,
+            {"modules_to_save": ("haed",)},
+            r'modules_to_save: no layer .* "haed". Did you mean "head"\?',
+        ),
         (
             Tied,
             {"targets": ("head",)},
             r'"head" shares a weight with another layer \(tied\). Layers that fit: inner$',
         ),
         (Shared, {"targets": ("first",)}, '"first" shares a weight with another layer .tied.'),
-        (Tied, {"targets": ("inner",), "modules_to_save": ("embedding",)}, '"embedding" shares a weight'),
-        (Attending, {"targets": ("out_proj",)}, "NonDynamicallyQuantizableLinear.*Layers that fit: none"),
+        (
+            Tied,
+            {"targets": ("inner",), "modules_to_save": ("embedding",)},
+            '"embedding" shares a weight',
+        ),
+        (
+            Attending,
+            {"targets": ("out_proj",)},
+            "NonDynamicallyQuantizableLinear.*Layers that fit: none",
+        ),
         (lambda: nn.Linear(5, 3), {"targets": ("weight",)}, "Layers that fit: none"),
     ],
 )
@@ -273,7 +295,9 @@ def test_adapters_beside_a_tied_weight_leave_it_as_it_was():
 class OptAttention(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.q_proj, self.k_proj, self.v_proj, self.out_proj = (nn.Linear(width, width) for _ in range(4))
+        self.q_proj, self.k_proj, self.v_proj, self.out_proj = (
+            nn.Linear(width, width) for _ in range(4)
+        )
 
 
 class OptLayer(nn.Module):
@@ -283,7 +307,9 @@ class OptLayer(nn.Module):
         self.fc1, self.fc2 = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
 
-@pytest.mark.parametrize(("layers", "width", "numbers"), [(12, 768, 294_912), (24, 2048, 1_572_864)])
+@pytest.mark.parametrize(
+    ("layers", "width", "numbers"), [(12, 768, 294_912), (24, 2048, 1_572_864)]
+)
 def test_rank_8_on_query_and_value_has_the_papers_parameters(layers, width, numbers):
     with torch.device("meta"):  # OPT-125M and OPT-1.3B by their configurations: nothing is drawn
         opt = nn.ModuleDict({"layers": nn.ModuleList(OptLayer(width) for _ in range(layers))})

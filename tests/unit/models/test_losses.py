@@ -1,4 +1,6 @@
-"""Losses against their formulas, the Cox loss against its definition pair by pair; what an own loss may be."""
+"""Losses against their formulas, the Cox loss against its definition pair by pair; what an own loss
+may be.
+"""
 
 import math
 import sys
@@ -20,7 +22,9 @@ from raydpzv.models.whole import whole
 from raydpzv.registry import LOSSES
 from raydpzv.zo.directions import Direction
 
-ROWS = st.lists(st.tuples(st.floats(-4, 4), st.integers(0, 5), st.integers(0, 1)), min_size=1, max_size=20)
+ROWS = st.lists(
+    st.tuples(st.floats(-4, 4), st.integers(0, 5), st.integers(0, 1)), min_size=1, max_size=20
+)
 
 
 def by_definition(scores, times, events):
@@ -29,7 +33,11 @@ def by_definition(scores, times, events):
     for i in range(len(scores)):
         if events[i]:
             total += math.log(
-                sum(math.exp(scores[j] - scores[i]) for j in range(len(scores)) if times[j] >= times[i])
+                sum(
+                    math.exp(scores[j] - scores[i])
+                    for j in range(len(scores))
+                    if times[j] >= times[i]
+                )
             )
     return total / len(scores)
 
@@ -53,7 +61,9 @@ def test_the_loss_and_its_gradient_are_those_of_the_definition_with_ties(rows):
     loss = cox.mean(given, targets)
     loss.backward()
     assert loss.item() == pytest.approx(by_definition(scores, times, events), abs=1e-12)
-    assert given.grad[:, 0].numpy() == pytest.approx(gradient_by_definition(scores, times, events), abs=1e-12)
+    assert given.grad[:, 0].numpy() == pytest.approx(
+        gradient_by_definition(scores, times, events), abs=1e-12
+    )
     several = torch.stack([given.detach(), given.detach() * 2])
     assert cox.at_points(several, targets).mean(-1)[0] == pytest.approx(loss.item(), abs=1e-12)
 
@@ -83,7 +93,9 @@ def test_an_objective_differentiates_it():
     loss, gradient = f.gradient(x, batch)
     u = Direction(7, 5, "gaussian")
     along = [float(f.losses(x, [u], amount, [batch])[0, 0]) for amount in (1e-3, -1e-3)]
-    assert (along[0] - along[1]) / 2e-3 == pytest.approx(float(gradient.numpy() @ u.values(0, 5)), rel=1e-3)
+    assert (along[0] - along[1]) / 2e-3 == pytest.approx(
+        float(gradient.numpy() @ u.values(0, 5)), rel=1e-3
+    )
     assert loss == pytest.approx(f.loss(x, batch), rel=1e-6)
     assert f.twin().loss(x, batch) == f.loss(x, batch)
     assert np.array_equal(f.gradients(x, [batch])[0], gradient.numpy())
@@ -95,7 +107,9 @@ def test_an_evaluation_of_several_blocks_is_of_all_rows_together():
     f = objective()
     draw = (Key(5) / "x").generator()
     x = torch.tensor(draw.standard_normal((1100, 4)), dtype=torch.float32)
-    targets = torch.tensor(np.stack([draw.permutation(1100), draw.integers(0, 2, 1100)], 1).astype(float))
+    targets = torch.tensor(
+        np.stack([draw.permutation(1100), draw.integers(0, 2, 1100)], 1).astype(float)
+    )
     at = torch.tensor([1.0, -1.0, 0.5, 0.0, 0.0])
     found = f.evaluate(at, x, targets)
     scores = (x @ at[:4]).numpy().astype(float)
@@ -127,7 +141,9 @@ def by_formula(name, scores, labels):
 )
 def test_losses_of_a_record_are_those_of_the_formula(name, scores, labels):
     loss = LOSSES[name]
-    wanted = by_formula(name, scores.numpy(), BITS[:, :1].numpy() if name == "binary" else labels.numpy())
+    wanted = by_formula(
+        name, scores.numpy(), BITS[:, :1].numpy() if name == "binary" else labels.numpy()
+    )
     assert loss.rows(scores, labels).numpy() == pytest.approx(wanted, rel=1e-12)
     assert float(loss.mean(scores, labels)) == pytest.approx(wanted.mean(), rel=1e-12)
     points = torch.stack([scores, 2 * scores]).float()
@@ -149,8 +165,14 @@ OWN = {
     "a column": (lambda s, y: (s - y) ** 2, r"one value a record, \[8\], got \[8, 3\]"),
     "an array": (lambda s, y: ((s - y) ** 2).numpy().mean(1), "got ndarray"),
     "others": (lambda s, y: ((s - s.mean(0) - y) ** 2).mean(1), "depends on the other records"),
-    "other labels": (lambda s, y: ((s - y + y.roll(1, 0)) ** 2).mean(1), "depends on the other records"),
-    "chance": (lambda s, y: ((s - y + torch.randn(1)) ** 2).mean(1), "two calls on the same scores differ"),
+    "other labels": (
+        lambda s, y: ((s - y + y.roll(1, 0)) ** 2).mean(1),
+        "depends on the other records",
+    ),
+    "chance": (
+        lambda s, y: ((s - y + torch.randn(1)) ** 2).mean(1),
+        "two calls on the same scores differ",
+    ),
     "changes": (lambda s, y: (s.sub_(y) ** 2).mean(1), "changes the scores or labels"),
     "an error": (lambda s, y: s @ y, "your loss fails on scores"),
     "an exit": (lambda s, y: sys.exit("gone"), "your loss fails on scores.*SystemExit: gone"),
@@ -164,7 +186,9 @@ def test_own_losses_that_are_no_function_of_a_record_are_refused(kind):
         check_loss(LOSSES[handle(function)], NUMBERS, 3)
 
 
-@pytest.mark.parametrize(("batch", "records"), [(1, 8), (20, 40), (1000, 256), ("all", 256), (None, 256)])
+@pytest.mark.parametrize(
+    ("batch", "records"), [(1, 8), (20, 40), (1000, 256), ("all", 256), (None, 256)]
+)
 def test_as_many_records_are_checked_as_two_batches_have(batch, records):
     assert records_checked(batch) == records
 

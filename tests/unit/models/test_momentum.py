@@ -16,7 +16,9 @@ def test_steps_are_those_of_torchs_sgd(momentum: float) -> None:
     theirs = torch.optim.SGD(copies, 0.1, momentum)
     generator = Key(1).generator()
     for _ in range(5):
-        gradients = [torch.from_numpy(generator.standard_normal(p.shape).astype(np.float32)) for p in copies]
+        gradients = [
+            torch.from_numpy(generator.standard_normal(p.shape).astype(np.float32)) for p in copies
+        ]
         ours.step(gradients)
         for p, g in zip(copies, gradients, strict=True):
             p.grad = g.clone()
@@ -30,7 +32,10 @@ def test_gradients_in_pieces_give_the_bits_of_one_vector(momentum: float) -> Non
     shapes = [(7, 5), (7,), (301, 7), (1,), (3, 1000)]
     random = torch.Generator().manual_seed(4)
     found = [torch.randn(shape, generator=random) for shape in shapes]
-    pieces, whole = torch.zeros(sum(g.numel() for g in found)), torch.zeros(sum(g.numel() for g in found))
+    pieces, whole = (
+        torch.zeros(sum(g.numel() for g in found)),
+        torch.zeros(sum(g.numel() for g in found)),
+    )
     one, other = MomentumDescent(pieces, 0.1, momentum), MomentumDescent(whole, 0.1, momentum)
     for n in range(3):
         gradients = [g * (n - 1.7) for g in found]

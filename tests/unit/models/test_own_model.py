@@ -46,7 +46,11 @@ class Faulty(nn.Linear):
     ("fault", "complaint"),
     [
         ("random", "two forward calls on the same records differ"),
-        ("mixes", "a record's scores depend on the other records of its batch, in its forward call itself"),
+        (
+            "mixes",
+            "a record's scores depend on the other records of its batch, in its forward call "
+            "itself",
+        ),
         ("sums", "a record's scores depend on the other records"),
         ("pairs", "a record's scores depend on the other records"),
         ("changes", "changes the records it is given"),
@@ -72,7 +76,9 @@ class Centred(nn.Module):
 
 def test_the_first_layer_that_mixes_records_is_named():
     make = lambda: nn.Sequential(nn.Linear(4, 5), Centred(), nn.Linear(5, 3))  # noqa: E731
-    with pytest.raises(InputError, match=r'its batch, first in its layer "1" \(Centred\); leave out'):
+    with pytest.raises(
+        InputError, match=r'its batch, first in its layer "1" \(Centred\); leave out'
+    ):
         check_model(FlatModel(make, Key(0)), RECORDS, 3, "the model")
 
 
@@ -91,7 +97,9 @@ def test_a_model_is_made_of_a_class_a_function_or_a_module():
     given = nn.Linear(4, 3)
     assert isinstance(model(handle(Faulty))({"fault": "none"}, {}), Faulty)
     assert (
-        model(handle(lambda outputs: nn.Linear(4, outputs)))({}, {"outputs": 5, "shape": (4,)}).out_features
+        model(handle(lambda outputs: nn.Linear(4, outputs)))(
+            {}, {"outputs": 5, "shape": (4,)}
+        ).out_features
         == 5
     )
     copied = model(handle(given))({}, {"shape": (4,)})
@@ -102,7 +110,12 @@ def test_a_model_is_made_of_a_class_a_function_or_a_module():
 @pytest.mark.parametrize(
     ("found", "options", "complaint"),
     [
-        (3, {}, "^model: wanted an nn.Module, or a class or function that returns one, got int; give one"),
+        (
+            3,
+            {},
+            "^model: wanted an nn.Module, or a class or function that returns one, got int; give "
+            "one",
+        ),
         (lambda: 3, {}, "^model: wanted an nn.Module from the call, got int; let it return one"),
         (nn.Linear(2, 2), {"bias": False}, "is a module, which takes none"),
     ],
@@ -132,7 +145,9 @@ class Large(nn.Module):
 
 
 def test_a_large_model_that_reads_weights_past_their_layer_is_refused(monkeypatch):
-    check_model(FlatModel(lambda: Large("reads"), Key(0)), RECORDS, 3, "the model")  # small: perturbed whole
+    check_model(
+        FlatModel(lambda: Large("reads"), Key(0)), RECORDS, 3, "the model"
+    )  # small: perturbed whole
     monkeypatch.setattr(perturbation, "_SMALL", 1 << 14)
     check_model(FlatModel(lambda: Large("calls"), Key(0)), RECORDS, 3, "the model")
     check_model(FlatModel(lambda: Large("normed"), Key(0)), RECORDS, 3, "the model")
@@ -156,7 +171,9 @@ class Texts(nn.Module):
 
 @pytest.mark.parametrize("kind", [np.int64, np.float32])
 def test_a_token_id_without_a_row_is_named_with_its_layer(kind):
-    complaint = r'^the model: records have the token id 5, wanted whole numbers in 0\.\.4 \(layer "words"\)'
+    complaint = (
+        r'^the model: records have the token id 5, wanted whole numbers in 0\.\.4 \(layer "words"\)'
+    )
     with pytest.raises(InputError, match=complaint):
         check_model(FlatModel(Texts, Key(0)), np.array([[0, 1], [5, 2]], kind), 3, "the model")
 

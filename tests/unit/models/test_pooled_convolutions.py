@@ -21,7 +21,9 @@ def network(height: int, width: int) -> FlatModel:
 
 
 def images(batch: int, height: int, width: int) -> torch.Tensor:
-    values = (Key(batch) / "images").generator().standard_normal((batch, 1, height, width), np.float32)
+    values = (
+        (Key(batch) / "images").generator().standard_normal((batch, 1, height, width), np.float32)
+    )
     return torch.from_numpy(values)
 
 
@@ -41,7 +43,9 @@ def exact(model: FlatModel, point_d: torch.Tensor, x: torch.Tensor) -> torch.Ten
 @pytest.mark.parametrize(
     ("batch", "height", "width"), [(1, 28, 28), (32, 28, 28), (5, 8, 8), (3, 4, 12), (2, 20, 4)]
 )
-def test_scores_are_the_networks_to_the_precision_of_float32(batch: int, height: int, width: int) -> None:
+def test_scores_are_the_networks_to_the_precision_of_float32(
+    batch: int, height: int, width: int
+) -> None:
     model, x = network(height, width), images(batch, height, width)
     points_Pd = points(model, 3)
     found = PooledConvolutions(model.module).at_points(points_Pd, x)
@@ -51,7 +55,10 @@ def test_scores_are_the_networks_to_the_precision_of_float32(batch: int, height:
     assert float((found - wanted).abs().max()) < bound
     one_weight = points_Pd.clone()
     one_weight[:, 16 * 26 + 7] += 1e-3  # of the second layer's: what the bound would see
-    assert float((PooledConvolutions(model.module).at_points(one_weight, x) - wanted).abs().max()) > bound
+    assert (
+        float((PooledConvolutions(model.module).at_points(one_weight, x) - wanted).abs().max())
+        > bound
+    )
 
 
 @torch.no_grad()
@@ -81,7 +88,9 @@ def test_a_records_bits_do_not_depend_on_the_records_beside_it(count: int) -> No
 @pytest.mark.slow
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="names of x86-64 processors")
 def test_bits_do_not_hang_on_how_long_the_processors_vectors_are(tmp_path: Path) -> None:
-    """With AVX2 alone a vector is two registers, and sums are fewer at a time; the sums are the same."""
+    """With AVX2 alone a vector is two registers, and sums are fewer at a time; the sums are the
+    same.
+    """
     processor = {
         "NUMBA_CPU_NAME": "haswell",
         "NUMBA_CPU_FEATURES": "+avx2,+fma",
@@ -91,7 +100,10 @@ def test_bits_do_not_hang_on_how_long_the_processors_vectors_are(tmp_path: Path)
     x = torch.from_numpy(generator.standard_normal((9, 1, 8, 8), np.float32))
     point = network(8, 8).flat.unsqueeze(0)
     found = PooledConvolutions(network(8, 8).module).at_points(point, x)
-    assert json.loads(python_said("-c", SCORES, **processor)) == found.numpy().view(np.int32).ravel().tolist()
+    assert (
+        json.loads(python_said("-c", SCORES, **processor))
+        == found.numpy().view(np.int32).ravel().tolist()
+    )
 
 
 SCORES = """
@@ -135,7 +147,9 @@ def test_what_is_not_finite_shows(value: float) -> None:
     assert torch.isfinite(found).all(1).tolist() == [True, False, True]
 
 
-def convolutions(channels: int = 3, filters: int = 2, classes: int = 2, **changes: object) -> nn.Sequential:
+def convolutions(
+    channels: int = 3, filters: int = 2, classes: int = 2, **changes: object
+) -> nn.Sequential:
     first = {"in_channels": 1, "kernel_size": 5, "padding": 2} | changes
     return nn.Sequential(
         nn.Conv2d(out_channels=channels, **first), SlicedMaxPool(), nn.ReLU(),  # type: ignore[arg-type]
@@ -152,14 +166,16 @@ def test_no_other_network_or_size_is_taken_for_one() -> None:
         {"padding_mode": "circular"},
     )  # fmt: skip
     for change in others:
-        assert not PooledConvolutions.match(convolutions(**change), (change.get("in_channels", 1), 8, 8)), (
-            change
-        )
+        assert not PooledConvolutions.match(
+            convolutions(**change), (change.get("in_channels", 1), 8, 8)
+        ), change
     assert not PooledConvolutions.match(nn.Sequential(*convolutions(), nn.ReLU()), shape)
     assert not PooledConvolutions.match(whole("cnn_fashion", (1, 28, 28), (), 10), (1, 28, 28))
     # compiled code would read biases behind the parameters' end
     last = convolutions()[-1]
-    unbiased = nn.Sequential(*convolutions()[:-1], nn.Linear(last.in_features, last.out_features, bias=False))
+    unbiased = nn.Sequential(
+        *convolutions()[:-1], nn.Linear(last.in_features, last.out_features, bias=False)
+    )
     assert not PooledConvolutions.match(unbiased, shape)
     for other in ((1, 8, 10), (1, 7, 8), (64,)):
         assert not PooledConvolutions.match(convolutions(), other), other

@@ -1,4 +1,6 @@
-"""The residual network: its known sizes, a written-out forward pass, and an explicitly perturbed copy."""
+"""The residual network: its known sizes, a written-out forward pass, and an explicitly perturbed
+copy.
+"""
 
 import numpy as np
 import pytest
@@ -19,7 +21,9 @@ TINY = (4, 6, 16, 32)
 
 
 def images(*shape: int) -> torch.Tensor:
-    return torch.from_numpy((Key(1) / "images").generator().standard_normal(shape).astype(np.float32))
+    return torch.from_numpy(
+        (Key(1) / "images").generator().standard_normal(shape).astype(np.float32)
+    )
 
 
 def tiny(shape=(3, 16, 16)) -> FlatModel:
@@ -115,5 +119,7 @@ def test_what_it_needs() -> None:
         ((3, 8, 8), (1, 4, 4, 4)),
         ((3, 8, 8), ()),
     ):
-        with pytest.raises(SpecError, match=r"a resnet18 needs image parts .*\[64, 128, 256, 512\]"):
+        with pytest.raises(
+            SpecError, match=r"a resnet18 needs image parts .*\[64, 128, 256, 512\]"
+        ):
             resnet18(shape, channels, 2)

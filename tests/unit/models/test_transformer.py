@@ -1,4 +1,6 @@
-"""The bottom for texts, against torch's own encoder layers and against an explicitly perturbed copy."""
+"""The bottom for texts, against torch's own encoder layers and against an explicitly perturbed
+copy.
+"""
 
 import numpy as np
 import pytest
@@ -46,7 +48,11 @@ def torchs_layer(layer: nn.Module, width: int, heads: int) -> nn.TransformerEnco
     }
     own = layer.state_dict()
     theirs.load_state_dict(
-        {their + kind: own[our + kind] for their, our in names.items() for kind in ("weight", "bias")}
+        {
+            their + kind: own[our + kind]
+            for their, our in names.items()
+            for kind in ("weight", "bias")
+        }
     )
     return theirs
 
@@ -75,7 +81,10 @@ def test_its_parameters_are_those_of_the_closed_form(hidden, length, width) -> N
     with torch.device("meta"):
         made = bottom("transformer", (length,), hidden, width, 30_522)
     embeddings, layer = (30_522 + length) * w + 2 * w, 12 * w * w + 13 * w
-    assert sum(p.numel() for p in made.parameters()) == embeddings + len(hidden) * layer + (w + 1) * width
+    assert (
+        sum(p.numel() for p in made.parameters())
+        == embeddings + len(hidden) * layer + (w + 1) * width
+    )
 
 
 def test_padding_is_not_looked_at() -> None:
@@ -147,7 +156,9 @@ def test_what_it_needs_and_who_takes_token_ids() -> None:
     for shape, hidden in (((4, 5), (8,)), ((4,), ()), ((4,), (8, 16))):
         with pytest.raises(SpecError, match=r"a transformer needs texts .*\[128, 128\]"):
             transformer(shape, hidden, 2, 9)
-    with pytest.raises(SpecError, match=r'numbers, which "transformer" does not take: use mlp or cnn'):
+    with pytest.raises(
+        SpecError, match=r'numbers, which "transformer" does not take: use mlp or cnn'
+    ):
         bottom("transformer", (4,), (8,), 2)
     with pytest.raises(SpecError, match=r'token ids, .* "mlp" does not take: use transformer'):
         bottom("mlp", (4,), (8,), 2, 9)

@@ -23,7 +23,13 @@ def parameters_of(model: nn.Module) -> int:
         ("mlp", (1, 28, 28), (256, 128), 10, 235_146),
         ("logistic", (1, 28, 28), (256, 128), 10, 7_850),
         ("cnn_mnist", (1, 28, 28), (), 10, 28_938),
-        ("cnn_mnist", (3, 32, 32), (), 10, (75 * 16 + 16) + (400 * 32 + 32) + (32 * 8 * 8 * 10 + 10)),
+        (
+            "cnn_mnist",
+            (3, 32, 32),
+            (),
+            10,
+            (75 * 16 + 16) + (400 * 32 + 32) + (32 * 8 * 8 * 10 + 10),
+        ),
         ("cnn_fashion", (1, 28, 28), (), 62, 1_206_590),
         ("cnn_fashion", (1, 28, 28), (), 10, 1_206_590 - 52 * 129),
         ("cnn_users", (1, 28, 28), (), 10, 21_840),
@@ -74,7 +80,9 @@ def fashion_reference(channels: int, last: int) -> nn.Module:
         ("cnn_fashion", (2, 5, 8), fashion_reference(2, 64 * 2)),
     ],
 )
-def test_cnns_are_the_published_networks(name: str, shape: tuple[int, ...], reference: nn.Module) -> None:
+def test_cnns_are_the_published_networks(
+    name: str, shape: tuple[int, ...], reference: nn.Module
+) -> None:
     model = FlatModel(lambda: whole(name, shape, (), 10), Key(0))
     x = torch.from_numpy(Key(1).generator().standard_normal((4, *shape)).astype(np.float32))
     nn.utils.vector_to_parameters(model.flat.clone(), reference.parameters())
@@ -89,8 +97,12 @@ def test_relu_after_pooling_changes_no_bit_on_odd_and_even_sizes(name: str) -> N
         layers = list(model.children())
         first = next(i for i, layer in enumerate(layers) if type(layer).__name__ == "SlicedMaxPool")
         assert isinstance(layers[first + 1], nn.ReLU)
-        swapped = nn.Sequential(*layers[:first], layers[first + 1], layers[first], *layers[first + 2 :])
-        x = torch.from_numpy(Key(2).generator().standard_normal((3, 1, side, side)).astype(np.float32))
+        swapped = nn.Sequential(
+            *layers[:first], layers[first + 1], layers[first], *layers[first + 2 :]
+        )
+        x = torch.from_numpy(
+            Key(2).generator().standard_normal((3, 1, side, side)).astype(np.float32)
+        )
         with torch.no_grad():
             assert torch.equal(model(x), swapped(x))
 
@@ -111,7 +123,9 @@ def test_logistic_is_one_linear_layer() -> None:
         ("cnn_fashion", (1, 28, 4)),
     ],
 )
-def test_records_that_do_not_fit_are_refused_with_their_shape(name: str, shape: tuple[int, ...]) -> None:
+def test_records_that_do_not_fit_are_refused_with_their_shape(
+    name: str, shape: tuple[int, ...]
+) -> None:
     with pytest.raises(SpecError) as error:
         whole(name, shape, (), 10)
     assert str(list(shape)) in str(error.value)
@@ -122,4 +136,11 @@ def test_records_that_do_not_fit_are_refused_with_their_shape(name: str, shape: 
 def test_an_unknown_model_is_refused_with_the_nearest() -> None:
     with pytest.raises(SpecError, match=r'unknown model "cnn_mnits". Did you mean "cnn_mnist"'):
         whole("cnn_mnits", (1, 28, 28), (), 10)
-    assert set(WHOLE_MODELS) == {"mlp", "logistic", "cnn_mnist", "cnn_fashion", "cnn_users", "mlp_normed"}
+    assert set(WHOLE_MODELS) == {
+        "mlp",
+        "logistic",
+        "cnn_mnist",
+        "cnn_fashion",
+        "cnn_users",
+        "mlp_normed",
+    }

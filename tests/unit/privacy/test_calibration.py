@@ -48,10 +48,16 @@ def test_an_unreachable_target_is_refused(epsilon: float, delta: float) -> None:
 @pytest.mark.parametrize("clients", [1, 2, 3])
 def test_shuffle_bound_is_exactly_the_worst_split(passes: int, clients: int) -> None:
     for updates in range(1, 11):
-        splits = (s for s in itertools.product(range(updates + 1), repeat=clients) if sum(s) == updates)
+        splits = (
+            s for s in itertools.product(range(updates + 1), repeat=clients) if sum(s) == updates
+        )
         worst = max(sum(math.ceil(s / passes) for s in split) for split in splits)
         bound = planned_participations(
-            batches="shuffle", releases=updates, rows=7 * passes + min(6, passes), batch=7, clients=clients
+            batches="shuffle",
+            releases=updates,
+            rows=7 * passes + min(6, passes),
+            batch=7,
+            clients=clients,
         )
         assert bound == worst
         assert bound <= math.ceil(updates / passes) + clients - 1
@@ -59,14 +65,16 @@ def test_shuffle_bound_is_exactly_the_worst_split(passes: int, clients: int) -> 
 
 def test_perturbations_multiply_participation() -> None:
     plan = {"batches": "shuffle", "rows": 100, "batch": 10, "clients": 2}
-    assert planned_participations(releases=60, perturbations=3, **plan) == 3 * planned_participations(
-        releases=20, **plan
-    )
+    assert planned_participations(
+        releases=60, perturbations=3, **plan
+    ) == 3 * planned_participations(releases=20, **plan)
 
 
 @pytest.mark.parametrize("batches", ["uniform", "poisson"])
 def test_a_drawn_batch_may_hold_a_record_every_time(batches: str) -> None:
-    assert planned_participations(batches=batches, releases=500, rows=100, batch=10, clients=1) == 500
+    assert (
+        planned_participations(batches=batches, releases=500, rows=100, batch=10, clients=1) == 500
+    )
     assert expected_participations(releases=500, rows=100, batch=10) == 50
 
 

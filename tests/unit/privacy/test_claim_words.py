@@ -1,4 +1,6 @@
-"""How often an attacker is right: Φ(μ/2) of a Gaussian, (1 + δ(0))/2 of any other accountant; and in words."""
+"""How often an attacker is right: Φ(μ/2) of a Gaussian, (1 + δ(0))/2 of any other accountant; and
+in words.
+"""
 
 import math
 from typing import Any
@@ -27,7 +29,12 @@ USERS: dict[str, Any] = {
 
 
 def claim(epsilon: float, adversary: str = "client", **changed: Any) -> dict[str, Any]:
-    mine = {"adversary": adversary, "epsilon": epsilon, "accountant": "closed form (GDP)", "holds": True}
+    mine = {
+        "adversary": adversary,
+        "epsilon": epsilon,
+        "accountant": "closed form (GDP)",
+        "holds": True,
+    }
     return TERMS | mine | {"delta": 1e-5, "guess": guess_of(mu_of(epsilon, 1e-5))} | changed
 
 
@@ -35,7 +42,9 @@ def claim(epsilon: float, adversary: str = "client", **changed: Any) -> dict[str
     ("epsilon", "delta", "share"),
     [(1, 1 / 14370, 0.56), (3, 1e-5, 0.64), (7.67, 1e-5, 0.79), (18.25, 1e-5, 0.95)],
 )
-def test_a_gaussians_guess_is_the_specifications(epsilon: float, delta: float, share: float) -> None:
+def test_a_gaussians_guess_is_the_specifications(
+    epsilon: float, delta: float, share: float
+) -> None:
     assert guess_of(mu_of(epsilon, delta)) == pytest.approx(share, abs=0.005)
 
 
@@ -82,8 +91,14 @@ def test_one_step_of_a_group_is_guessed_as_its_mixture_says() -> None:
     apart = 0.5 * np.trapezoid(np.abs(mixed - norm.pdf(x, 0, z)), x)
     found = group_guess(multiplier=z, group=k, rate=q, steps=1)
     assert found == pytest.approx((1 + apart) / 2, rel=2e-4)
-    assert group_guess(multiplier=z, group=k, rate=1.0, steps=4) == pytest.approx(guess_of(2 * k / z))
-    assert found < group_guess(multiplier=z, group=k, rate=q, steps=1, relation="replace") <= 2 * found - 0.5
+    assert group_guess(multiplier=z, group=k, rate=1.0, steps=4) == pytest.approx(
+        guess_of(2 * k / z)
+    )
+    assert (
+        found
+        < group_guess(multiplier=z, group=k, rate=q, steps=1, relation="replace")
+        <= 2 * found - 0.5
+    )
 
 
 def test_releases_made_twice_are_guessed_no_better_than_without_coins() -> None:
@@ -93,45 +108,66 @@ def test_releases_made_twice_are_guessed_no_better_than_without_coins() -> None:
     assert user_guess(once) < user_guess(twice) <= user_guess(bare)
 
 
-@pytest.mark.parametrize("changed", [{}, {"sampling": 0.3}, {"weights": "records"}, {"kind": "naive"}])
+@pytest.mark.parametrize(
+    "changed", [{}, {"sampling": 0.3}, {"weights": "records"}, {"kind": "naive"}]
+)
 def test_every_proved_row_has_a_guess_that_its_epsilon_permits(changed: dict[str, Any]) -> None:
     for row in UserReleasePlan(**USERS | changed).claims():
         if row.adversary == "paper":
             assert row.guess is None
             continue
         assert row.guess is not None
-        # (ε, δ) alone permits (e^ε + δ)/(1 + e^ε); of a Gaussian the guess is less, and gives ε back
+        # (ε, δ) alone permits (e^ε + δ)/(1 + e^ε); of a Gaussian the guess is less, and gives ε
+        # back
         assert row.guess <= (math.exp(row.epsilon) + row.delta) / (1 + math.exp(row.epsilon))
         if row.accountant.startswith("closed form"):
-            assert epsilon_of(2 * norm.ppf(row.guess), row.delta) == pytest.approx(row.epsilon, rel=1e-6)
+            assert epsilon_of(2 * norm.ppf(row.guess), row.delta) == pytest.approx(
+                row.epsilon, rel=1e-6
+            )
 
 
 def test_the_limit_of_a_useful_epsilon_is_met_by_ten_itself() -> None:
     assert judge([claim(USEFUL)]).private
     weak = judge([claim(10.01)])
-    assert (weak.private, weak.proved, weak.lead) == (False, True, "NOT PRIVATE: no useful ε is proved.")
+    assert (weak.private, weak.proved, weak.lead) == (
+        False,
+        True,
+        "NOT PRIVATE: no useful ε is proved.",
+    )
     assert "10.01" not in weak.text
 
 
 def test_who_is_left_out_is_said_first() -> None:
     said = judge([claim(2.0, "external"), claim(40.0)]).headline("Test accuracy 80 %.")
-    assert said.startswith("PRIVATE against anyone who sees the final model alone. Test accuracy 80 %. ε = 2")
+    assert said.startswith(
+        "PRIVATE against anyone who sees the final model alone. Test accuracy 80 %. ε = 2"
+    )
     assert said.endswith("Against all clients together no useful ε is proved.")
 
 
 def test_what_the_paper_states_alone_is_not_private() -> None:
     said = judge([claim(1.0, "paper", holds=False)]).headline()
-    assert said == "NOT PRIVATE: no ε is proved. The paper's accountant states ε = 1, which is not proved."
+    assert (
+        said
+        == "NOT PRIVATE: no ε is proved. The paper's accountant states ε = 1, which is not proved."
+    )
     assert not judge([claim(1.0, "paper")]).private
 
 
 def test_a_guess_is_never_rounded_below_its_bound() -> None:
     assert [guess(claim(1.0, guess=p)) for p in (0.502, 0.56066, 0.994, 0.9999, None)] == [
-        *("50.2 %", "56.1 %", "99.4 %", "100 %", "")
+        "50.2 %",
+        "56.1 %",
+        "99.4 %",
+        "100 %",
+        "",
     ]
 
 
 def test_a_number_of_the_papers_accountant_that_holds_names_outsiders() -> None:
-    assert [adversary_cell(claim(3.0, "paper", holds=holds)) for holds in (True, False)] == ["external", "–"]
+    assert [adversary_cell(claim(3.0, "paper", holds=holds)) for holds in (True, False)] == [
+        "external",
+        "–",
+    ]
     assert ", adversary external: " in claim_text(claim(3.0, "paper"))
     assert "adversary" not in claim_text(claim(3.0, "paper", holds=False))

@@ -1,4 +1,6 @@
-"""Exact discrete Gaussian noise: its law, every decision against one made in exact arithmetic, its hard cases."""
+"""Exact discrete Gaussian noise: its law, every decision against one made in exact arithmetic, its
+hard cases.
+"""
 
 from collections.abc import Callable
 
@@ -38,16 +40,22 @@ def chi_squared(draws: np.ndarray, scale: float) -> float:
 
 
 def kolmogorov(draws: np.ndarray, scale: float) -> float:
-    """p of a uniform point of each draw's interval of probability, which is uniform on (0, 1) if the law is right."""
+    """p of a uniform point of each draw's interval of probability, which is uniform on (0, 1) if
+    the law is right.
+    """
     k, probabilities = law(scale)
     high = np.cumsum(probabilities)
     place = (Key(8) / "place").generator().random(len(draws))
-    return float(stats.kstest(high[draws - k[0]] - place * probabilities[draws - k[0]], "uniform").pvalue)
+    return float(
+        stats.kstest(high[draws - k[0]] - place * probabilities[draws - k[0]], "uniform").pvalue
+    )
 
 
 @pytest.mark.parametrize("test", [chi_squared, kolmogorov])
 @pytest.mark.parametrize("scale", [0.6, 1.0, 3.7, 4096.0])
-def test_the_law_is_the_discrete_gaussians(scale: float, test: Callable[[np.ndarray, float], float]) -> None:
+def test_the_law_is_the_discrete_gaussians(
+    scale: float, test: Callable[[np.ndarray, float], float]
+) -> None:
     draws = discrete_gaussian(scale, DRAWS, seeded(str(scale)))
     assert draws.dtype == np.int64
     assert test(draws, scale) > 1e-3
@@ -63,7 +71,9 @@ def test_the_systems_randomness_has_the_law_too_and_never_comes_twice() -> None:
 
 
 def one_by_one(scale: float, words: np.ndarray) -> list[int]:
-    """What stays of proposals (place, step, coin), each decided to 300 bits, whatever floats say."""
+    """What stays of proposals (place, step, coin), each decided to 300 bits, whatever floats
+    say.
+    """
     kept = []
     with mpmath.workprec(300):
         for place, step, coin in words.tolist():
@@ -71,8 +81,14 @@ def one_by_one(scale: float, words: np.ndarray) -> list[int]:
             while mpmath.mpf(step) / UNITS < mpmath.exp(-(v + 1)):
                 v += 1
             y, sign = place % t + t * v, -1 if coin & 1 else 1
-            chance = mpmath.exp(v - mpmath.mpf(0.5) - mpmath.mpf(y) ** 2 / (2 * mpmath.mpf(scale) ** 2))
-            if place < UNITS // t * t and mpmath.mpf(coin >> 11) / 2**53 < chance and (y or sign > 0):
+            chance = mpmath.exp(
+                v - mpmath.mpf(0.5) - mpmath.mpf(y) ** 2 / (2 * mpmath.mpf(scale) ** 2)
+            )
+            if (
+                place < UNITS // t * t
+                and mpmath.mpf(coin >> 11) / 2**53 < chance
+                and (y or sign > 0)
+            ):
                 kept.append(sign * y)
     return kept
 
@@ -97,7 +113,8 @@ def test_a_float_bound_is_wrong_by_far_less_than_the_margin() -> None:
             y = int(rng.integers(0, int(scale) + 1)) + (int(scale) + 1) * v
             found = np.exp(v - 0.5 - np.float64(y) ** 2 / (2 * scale * scale)) * 2.0**53
             right = (
-                mpmath.exp(v - mpmath.mpf(0.5) - mpmath.mpf(y) ** 2 / (2 * mpmath.mpf(scale) ** 2)) * 2**53
+                mpmath.exp(v - mpmath.mpf(0.5) - mpmath.mpf(y) ** 2 / (2 * mpmath.mpf(scale) ** 2))
+                * 2**53
             )
             worst = max(worst, float(abs(found - right)))
     assert 0.3 < worst < module._MARGIN / 4

@@ -33,7 +33,9 @@ def test_delta_agrees_with_the_printed_formula_in_80_digits(mu: float, t: float)
 @pytest.mark.parametrize("mu", [0.2, 1.0, 7.0, 60.0])
 @pytest.mark.parametrize("delta", [1e-3, 1e-5, 1e-10])
 def test_epsilon_agrees_with_dp_accountings_closed_form(mu: float, delta: float) -> None:
-    assert epsilon_of(mu, delta) == pytest.approx(dp_accounting.get_epsilon_gaussian(1 / mu, delta), rel=1e-6)
+    assert epsilon_of(mu, delta) == pytest.approx(
+        dp_accounting.get_epsilon_gaussian(1 / mu, delta), rel=1e-6
+    )
 
 
 @pytest.mark.slow
@@ -91,7 +93,18 @@ def test_nonsense_is_refused(call) -> None:  # type: ignore[no-untyped-def]
 
 # ε of many μ at once against one at a time, bit for bit.
 
-EDGES = [0.0, math.inf, 5e-324, 1e-300, 1e-12, gdp._SMALL, np.nextafter(gdp._SMALL, 0), 10.0, 1e5, 1e300]
+EDGES = [
+    0.0,
+    math.inf,
+    5e-324,
+    1e-300,
+    1e-12,
+    gdp._SMALL,
+    np.nextafter(gdp._SMALL, 0),
+    10.0,
+    1e5,
+    1e300,
+]
 """Among them the ends of what is expanded, and of what overflows."""
 DELTAS = [0.0, 1e-300, 1e-12, 1e-5, 1e-3, 0.1, 0.5, 0.9, 1.0]
 
@@ -109,7 +122,9 @@ def test_bits_are_those_of_one_at_a_time(delta):
 
 @pytest.mark.slow
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.floats(1e-6, 1e4), min_size=60, max_size=80, unique=True), st.floats(1e-15, 0.999))
+@given(
+    st.lists(st.floats(1e-6, 1e4), min_size=60, max_size=80, unique=True), st.floats(1e-15, 0.999)
+)
 def test_bits_are_those_of_one_at_a_time_wherever_they_lie(mus, delta):
     assert bits(epsilons_of(mus, delta)) == bits([epsilon_of(mu, delta) for mu in mus])
 
@@ -131,7 +146,9 @@ def test_another_root_finder_would_have_other_bits():
 
 def test_roots_are_brentqs_also_of_functions_that_force_bisections():
     for function in (
-        lambda x: x * x * x - 2.0,  # products and roots alone: numpy's powers have last bits of their own
+        lambda x: (
+            x * x * x - 2.0
+        ),  # products and roots alone: numpy's powers have last bits of their own
         lambda x: np.sign(x - 0.3) * np.sqrt(np.sqrt(np.abs(x - 0.3))),
         lambda x: np.where(x < 1.0, -1.0, 1e-9 + x - 1.0),
         lambda x: x * x * x * x * x * x * x - 1e-9,
@@ -143,7 +160,9 @@ def test_roots_are_brentqs_also_of_functions_that_force_bisections():
 
 
 def test_a_root_at_an_end_is_the_end_and_ends_of_one_sign_are_refused():
-    assert roots(lambda x, of: x - 1.0, np.array([1.0, 0.0]), np.array([2.0, 1.0]), 1e-14).tolist() == [
+    assert roots(
+        lambda x, of: x - 1.0, np.array([1.0, 0.0]), np.array([2.0, 1.0]), 1e-14
+    ).tolist() == [
         1.0,
         1.0,
     ]

@@ -1,4 +1,6 @@
-"""DP-SGD of a user's k records: against numbers of the specification, and losses convolved by an FFT of this file."""
+"""DP-SGD of a user's k records: against numbers of the specification, and losses convolved by an
+FFT of this file.
+"""
 
 import math
 import tracemalloc
@@ -9,7 +11,12 @@ from scipy import stats
 
 from raydpzv.privacy import group_accountant as module
 from raydpzv.privacy.gdp import epsilon_of
-from raydpzv.privacy.group_accountant import group_epsilon, group_epsilon_rdp, lemma_9_epsilon, mixture_rdp
+from raydpzv.privacy.group_accountant import (
+    group_epsilon,
+    group_epsilon_rdp,
+    lemma_9_epsilon,
+    mixture_rdp,
+)
 from tests.helpers.rdp import poisson_epsilon_rdp
 
 FIGURE_2 = {"multiplier": 5.0, "rate": 0.01, "steps": 100_000, "delta": 1e-5}
@@ -26,7 +33,9 @@ FIGURE_2 = {"multiplier": 5.0, "rate": 0.01, "steps": 100_000, "delta": 1e-5}
     ],
 )
 def test_the_papers_figure_2(group: int, published: float, valid: float, exact: float) -> None:
-    assert lemma_9_epsilon(**FIGURE_2, group=group, as_published=True) == pytest.approx(published, rel=2e-3)
+    assert lemma_9_epsilon(**FIGURE_2, group=group, as_published=True) == pytest.approx(
+        published, rel=2e-3
+    )
     assert lemma_9_epsilon(**FIGURE_2, group=group) == pytest.approx(valid, rel=2e-3)
     assert group_epsilon(**FIGURE_2, group=group) == pytest.approx(exact, rel=2e-3)
 
@@ -34,21 +43,27 @@ def test_the_papers_figure_2(group: int, published: float, valid: float, exact: 
 def by_convolution(
     multiplier: float, group: int, rate: float, steps: int, delta: float, cell: float = 2e-4
 ) -> float:
-    """ε of T losses log dP/dQ at x ~ P and log dQ/dP at x ~ Q, each histogram raised to T by an FFT."""
+    """ε of T losses log dP/dQ at x ~ P and log dQ/dP at x ~ Q, each histogram raised to T by an
+    FFT.
+    """
     counts = np.arange(group + 1)
     weights = stats.binom.pmf(counts, group, rate)
     edges = np.linspace(-12 * multiplier, group + 12 * multiplier, 200_001)
     x = (edges[1:] + edges[:-1]) / 2
     p = np.diff(stats.norm.cdf((edges[:, None] - counts) / multiplier) @ weights)
     q = np.diff(stats.norm.cdf(edges / multiplier))
-    ratio = np.log(weights @ np.exp((counts[:, None] * x - counts[:, None] ** 2 / 2) / multiplier**2))
+    ratio = np.log(
+        weights @ np.exp((counts[:, None] * x - counts[:, None] ** 2 / 2) / multiplier**2)
+    )
     found = []
     for mass, losses in ((p, ratio), (q, -ratio)):
         size = 1 << 17
         places = np.rint(losses / cell).astype(int)
         spectrum = np.fft.rfft(np.bincount(places % size, mass, minlength=size))
         total = np.clip(np.fft.irfft(spectrum**steps, size), 0, None)
-        values = np.where(np.arange(size) < size // 2, np.arange(size), np.arange(size) - size) * cell
+        values = (
+            np.where(np.arange(size) < size // 2, np.arange(size), np.arange(size) - size) * cell
+        )
         low, high = 0.0, size // 2 * cell
         for _ in range(60):
             middle = (low + high) / 2
@@ -59,11 +74,19 @@ def by_convolution(
     return max(found)
 
 
-@pytest.mark.parametrize(("multiplier", "group", "rate", "steps"), [(5, 2, 0.05, 200), (12, 5, 0.1, 60)])
+@pytest.mark.parametrize(
+    ("multiplier", "group", "rate", "steps"), [(5, 2, 0.05, 200), (12, 5, 0.1, 60)]
+)
 def test_the_loss_distribution_is_that_of_another_hand(
     multiplier: float, group: int, rate: float, steps: int
 ) -> None:
-    given = {"multiplier": float(multiplier), "group": group, "rate": rate, "steps": steps, "delta": 1e-5}
+    given = {
+        "multiplier": float(multiplier),
+        "group": group,
+        "rate": rate,
+        "steps": steps,
+        "delta": 1e-5,
+    }
     found, other = group_epsilon(**given), by_convolution(**given)
     assert found == pytest.approx(other, rel=5e-3)
     assert by_convolution(**given | {"multiplier": 0.9 * multiplier}) > 1.05 * found
@@ -97,14 +120,18 @@ def test_renyi_divergence_without_coins_is_the_gaussians() -> None:
 
 def test_without_coins_it_is_the_closed_form() -> None:
     given = {"multiplier": 50.0, "rate": 1.0, "steps": 30, "delta": 1e-5}
-    assert group_epsilon(**given, group=3) == pytest.approx(epsilon_of(math.sqrt(30) * 3 / 50, 1e-5))
+    assert group_epsilon(**given, group=3) == pytest.approx(
+        epsilon_of(math.sqrt(30) * 3 / 50, 1e-5)
+    )
     assert group_epsilon(**given, group=3, relation="replace") == pytest.approx(
         epsilon_of(math.sqrt(30) * 6 / 50, 1e-5)
     )
 
 
 @pytest.mark.parametrize("multiplier", [5.0, 200.0])
-def test_replacing_costs_twice_the_third_tables_and_never_more_than_all_records(multiplier: float) -> None:
+def test_replacing_costs_twice_the_third_tables_and_never_more_than_all_records(
+    multiplier: float,
+) -> None:
     given = {"multiplier": multiplier, "group": 4, "rate": 0.05, "steps": 100, "delta": 1e-5}
     once, twice = group_epsilon(**given), group_epsilon(**given, relation="replace")
     half = group_epsilon(**given | {"delta": 1e-5 / (1 + math.exp(twice / 2))})

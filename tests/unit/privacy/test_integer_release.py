@@ -1,4 +1,6 @@
-"""Sums of clipped integers against whole-number arithmetic in Python, and what leaves with noise."""
+"""Sums of clipped integers against whole-number arithmetic in Python, and what leaves with
+noise.
+"""
 
 import math
 from collections.abc import Callable
@@ -73,7 +75,9 @@ def test_no_record_is_longer_than_the_grid_whatever_was_rounded(over: str) -> No
 def test_clipping_each_slope_is_not_clipping_the_vector() -> None:
     one = np.zeros((P, 1), np.float32)
     one[0] = 10.0
-    vector, scalar = (integer_sum(one, limit=HOW.limit, over=over)[0][0] for over in ("vector", "scalar"))
+    vector, scalar = (
+        integer_sum(one, limit=HOW.limit, over=over)[0][0] for over in ("vector", "scalar")
+    )
     assert vector == GRID
     assert scalar == int(GRID / math.sqrt(P))
 
@@ -86,12 +90,18 @@ def test_unit_and_scale_are_the_noise_multiplier_of_the_mean() -> None:
 
 def test_what_leaves_is_whole_in_float32_and_noised() -> None:
     how = IntegerRelease(clip=0.1, directions=4000, multiplier=1e4, rows=B)
-    released, receipt = SystemIntegers().release(np.zeros(4000, np.int64), how, (0, 0), batch=B, nonfinite=1)
+    released, receipt = SystemIntegers().release(
+        np.zeros(4000, np.int64), how, (0, 0), batch=B, nonfinite=1
+    )
     assert released.dtype == np.float32
     assert np.array_equal(released, np.rint(released))
     assert np.abs(released).max() > 2**24, "control: numbers that float32 rounds"
     assert released.std() == pytest.approx(how.scale, rel=0.06)
-    assert (receipt.mechanism, receipt.source, receipt.sigma) == ("rounded gaussian", "system", how.scale)
+    assert (receipt.mechanism, receipt.source, receipt.sigma) == (
+        "rounded gaussian",
+        "system",
+        how.scale,
+    )
     assert (receipt.sensitivity_replace, receipt.divisor, receipt.nonfinite) == (2 * GRID, B, 1)
 
 
@@ -103,7 +113,9 @@ def test_recorded_releases_are_given_out_again_and_others_are_drawn_or_refused()
     assert receipt.source == "recorded"
     with pytest.raises(ReplayMismatch, match="no release for client 2, step 6"):
         RecordedIntegers(kept).release(sums, HOW, (2, 6), batch=B, nonfinite=0)
-    fresh, receipt = RecordedIntegers(kept, SystemIntegers()).release(sums, HOW, (2, 6), batch=B, nonfinite=0)
+    fresh, receipt = RecordedIntegers(kept, SystemIntegers()).release(
+        sums, HOW, (2, 6), batch=B, nonfinite=0
+    )
     assert fresh.tolist() != sums.tolist()
     assert receipt.source == "system"
 
@@ -115,7 +127,11 @@ def test_a_release_is_the_sum_plus_the_noise_exactly(origin: int) -> None:
     released, receipt = release_integers(sums, HOW, batch=99, nonfinite=1, source=seeded("exact"))
     assert released.dtype == np.int64
     assert (released - sums).tolist() == rounded_gaussian(HOW.scale, 4, seeded("exact")).tolist()
-    assert (receipt.mechanism, receipt.source, receipt.sigma) == ("rounded gaussian", "seeded", HOW.scale)
+    assert (receipt.mechanism, receipt.source, receipt.sigma) == (
+        "rounded gaussian",
+        "seeded",
+        HOW.scale,
+    )
     assert (receipt.sensitivity_replace, receipt.sensitivity_add_remove) == (8192.0, 4096.0)
     assert (receipt.divisor, receipt.batch, receipt.nonfinite) == (B, 99, 1)
 
@@ -123,4 +139,7 @@ def test_a_release_is_the_sum_plus_the_noise_exactly(origin: int) -> None:
 def test_the_receipt_names_the_systems_randomness_only_where_it_was_used() -> None:
     sums = np.zeros(3, np.int64)
     assert release_integers(sums, HOW, batch=1, nonfinite=0)[1].source == "system"
-    assert release_integers(sums, HOW, batch=1, nonfinite=0, source=seeded("named"))[1].source == "seeded"
+    assert (
+        release_integers(sums, HOW, batch=1, nonfinite=0, source=seeded("named"))[1].source
+        == "seeded"
+    )

@@ -10,7 +10,13 @@ from raydpzv.privacy.release import Spent, default_delta, verdict
 
 
 def setting(**changes: Any) -> IntegerReleasePlan:
-    shared = {"rows": 1000, "batch": 100, "delta": default_delta(1000), "clip": 0.5, "perturbations": 4}
+    shared = {
+        "rows": 1000,
+        "batch": 100,
+        "delta": default_delta(1000),
+        "clip": 0.5,
+        "perturbations": 4,
+    }
     shared |= {"updates": 40, "noise_multiplier": 1.0}
     return solve(IntegerReleasePlan(**{**shared, **changes}), epsilon=1.0, updates=40)
 
@@ -35,7 +41,9 @@ def test_every_row_says_all_that_gives_an_epsilon_its_meaning(relation: str, bat
         assert (row.relation, row.delta) == (relation, 1e-4)
         assert "rounded Gaussian" in row.mechanism
         assert f"{found.noise_multiplier:.4g}" in row.mechanism
-        assert row.sensitivity == pytest.approx((1 if relation == "add_remove" else 2) * 0.5 * 2 / 100)
+        assert row.sensitivity == pytest.approx(
+            (1 if relation == "add_remove" else 2) * 0.5 * 2 / 100
+        )
         assert row.note
         assert row.scope
     assert rows["client"].epsilon == rows["all_clients"].epsilon == pytest.approx(1.0)
@@ -84,7 +92,9 @@ def test_a_finished_run_states_what_was_counted() -> None:
 
 
 def test_a_run_that_broke_off_is_amplified_no_more() -> None:
-    """When it broke off may hang on what its batches held; the setting may name an outsider all the same."""
+    """When it broke off may hang on what its batches held; the setting may name an outsider all the
+    same.
+    """
     planned = setting(**POISSON, adversary="external")
     broken = planned.as_made(Spent(releases=30, counted=9), done=False)
     assert table(broken)["external"].epsilon == broken.clients_epsilon()

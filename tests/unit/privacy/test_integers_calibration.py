@@ -1,4 +1,6 @@
-"""ε, z and updates of integer releases against mpmath, against a PLD of this file's own, and against recounts."""
+"""ε, z and updates of integer releases against mpmath, against a PLD of this file's own, and
+against recounts.
+"""
 
 import itertools
 import math
@@ -50,7 +52,11 @@ def exact_epsilon(mu: Any, delta: float) -> float:
     with mpmath.workdps(60):
 
         def excess(e: Any) -> Any:
-            return mpmath.ncdf(-e / mu + mu / 2) - mpmath.exp(e) * mpmath.ncdf(-e / mu - mu / 2) - delta
+            return (
+                mpmath.ncdf(-e / mu + mu / 2)
+                - mpmath.exp(e) * mpmath.ncdf(-e / mu - mu / 2)
+                - delta
+            )
 
         low, high = mpmath.mpf(0), mpmath.mpf(64)
         for _ in range(60):
@@ -67,7 +73,9 @@ def test_the_noise_for_an_epsilon_gives_it_back_by_mpmath(
 ) -> None:
     """μ² = n (c/z)² + n⁰ (c/z_0)², n = n⁰ = 400 releases of all rows."""
     server = "dp_sgd" if share else "frozen"
-    found = solve(plan(relation=relation, server=server, head_share=share), epsilon=epsilon, updates=400)
+    found = solve(
+        plan(relation=relation, server=server, head_share=share), epsilon=epsilon, updates=400
+    )
     with mpmath.workdps(60):
         squared = 400 * (mpmath.mpf(c) / found.noise_multiplier) ** 2
         if share:
@@ -83,7 +91,11 @@ def test_the_noise_for_an_epsilon_gives_it_back_by_mpmath(
 
 def test_the_two_parts_of_mu_add_up() -> None:
     mu = release_mu(
-        participations=9, noise_multiplier=6.0, relation="replace", head_participations=4, head_multiplier=3.0
+        participations=9,
+        noise_multiplier=6.0,
+        relation="replace",
+        head_participations=4,
+        head_multiplier=3.0,
     )
     assert mu**2 == pytest.approx(9 * (2 / 6) ** 2 + 4 * (2 / 3) ** 2, rel=1e-12)
 
@@ -116,15 +128,19 @@ def test_any_two_give_the_third(given: dict[str, Any]) -> None:
     assert longest.updates >= 420
     assert longest.participations == whole.participations
     assert promised_epsilon(longest) <= 2.0 * (1 + 1e-8)
-    longer = solve(here, noise_multiplier=whole.noise_multiplier, updates=longest.updates + here.gather)
+    longer = solve(
+        here, noise_multiplier=whole.noise_multiplier, updates=longest.updates + here.gather
+    )
     assert promised_epsilon(longer) > 2.0, "control: one release more is too many"
 
 
 def own_poisson_epsilon(z: float, rate: float, releases: int, delta: float, relation: str) -> float:
-    """ε of Poisson-sampled Gaussians by privacy loss distributions on a grid of this function's own, and an FFT.
+    """ε of Poisson-sampled Gaussians by privacy loss distributions on a grid of this function's
+    own, and an FFT.
 
-    replace: (1−q) N(0, z²) + q N(±1, z²) against one another. add_remove: the worse of P against Q and Q against P of
-    (1−q) N(0, z²) + q N(1, z²) and N(0, z²). Losses are rounded to the nearest grid point, not up.
+    replace: (1−q) N(0, z²) + q N(±1, z²) against one another. add_remove: the worse of P against Q
+    and Q against P of (1−q) N(0, z²) + q N(1, z²) and N(0, z²). Losses are rounded to the nearest
+    grid point, not up.
     """
     x = np.linspace(-1 - 12 * z, 1 + 12 * z, 400_001)
 
@@ -181,7 +197,11 @@ def test_an_outsiders_epsilon_is_that_of_another_pld(
     head = found.head_multiplier or math.inf
     effective = (z**-2 + head**-2) ** -0.5
     own = own_poisson_epsilon(
-        effective, 144 / D, releases, found.delta, "add_remove" if relation == "add_remove" else "replace"
+        effective,
+        144 / D,
+        releases,
+        found.delta,
+        "add_remove" if relation == "add_remove" else "replace",
     )
     spent = found.external_epsilon()
     assert spent == pytest.approx(own, rel=5e-3)
@@ -205,7 +225,9 @@ def test_the_third_is_found_for_an_outsider_too() -> None:
     longest = solve(external(), epsilon=1.0, noise_multiplier=found.noise_multiplier)
     assert 400 <= longest.updates <= 402
     assert promised_epsilon(longest) <= 1.0 * (1 + 1e-8)
-    labels = solve(external(relation="labels"), noise_multiplier=found.noise_multiplier, updates=400)
+    labels = solve(
+        external(relation="labels"), noise_multiplier=found.noise_multiplier, updates=400
+    )
     assert promised_epsilon(labels) == promised_epsilon(found)
 
 
@@ -222,14 +244,17 @@ def test_a_premise_that_fails_is_named_and_the_clients_number_stands(
     with pytest.raises(SpecError, match=said):
         solve(external(**change), epsilon=1.0, updates=400)
     whole, broken = (
-        solve(external(**{"adversary": "client", **c}), epsilon=1.0, updates=400) for c in ({}, change)
+        solve(external(**{"adversary": "client", **c}), epsilon=1.0, updates=400)
+        for c in ({}, change)
     )
     assert broken.external_epsilon() == broken.clients_epsilon() == pytest.approx(1.0)
     assert whole.external_epsilon() < 0.5 * whole.clients_epsilon(), "control"
 
 
 def recount(batches: list[list[np.ndarray]]) -> int:
-    """The most releases that one record is in, the slow way; a release: the batches gathered in it."""
+    """The most releases that one record is in, the slow way; a release: the batches gathered in
+    it.
+    """
     counts = dict.fromkeys(range(D), 0)
     for release in batches:
         for row in itertools.chain(*(ids.tolist() for ids in release)):
@@ -271,11 +296,15 @@ def test_participations_are_those_of_a_recount(
 
 @pytest.mark.parametrize(("gather", "clients"), [(1, 1), (1, 3), (2, 3), (7, 2)])
 def test_the_plans_bound_is_attained_by_some_order_of_arrival(gather: int, clients: int) -> None:
-    """14 batches of 100 in 1,437 rows; all splits of the updates among the clients, passes met at their worst."""
+    """14 batches of 100 in 1,437 rows; all splits of the updates among the clients, passes met at
+    their worst.
+    """
     here = plan(batch=100, gather=gather, clients=clients)
     per_pass = 14 // gather
     for updates in (gather, 13, 14, 15, 29, 56):
-        splits = (s for s in itertools.product(range(updates + 1), repeat=clients) if sum(s) == updates)
+        splits = (
+            s for s in itertools.product(range(updates + 1), repeat=clients) if sum(s) == updates
+        )
         worst = max(sum(-(-(s // gather) // per_pass) for s in split) for split in splits)
         assert replace(here, updates=updates).participations == worst
 
@@ -296,7 +325,9 @@ def test_an_outsiders_budget_counts_releases() -> None:
 
 
 def test_an_account_that_resumes_knows_which_uploads_wait_for_their_release() -> None:
-    """Another client's release took what an upload that waits would need: no upload may complete its release."""
+    """Another client's release took what an upload that waits would need: no upload may complete
+    its release.
+    """
     found = plan(batch=2, gather=2, clients=2)
     # one release of a record is all of ε
     found = replace(found, noise_multiplier=2 / mu_of(1.0, found.delta))

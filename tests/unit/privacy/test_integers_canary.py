@@ -1,7 +1,8 @@
-"""Canary against integer releases: what an attacker measures must not exceed what is claimed of who sees what.
+"""Canary against integer releases: what an attacker measures must not exceed what is claimed of who
+sees what.
 
-R runs, T releases. The lower bound is Clopper-Pearson's on a threshold test (99.9 %), the threshold fixed in advance.
-Each test carries a control that must exceed the claim.
+R runs, T releases. The lower bound is Clopper-Pearson's on a threshold test (99.9 %), the threshold
+fixed in advance. Each test carries a control that must exceed the claim.
 """
 
 import math
@@ -40,7 +41,9 @@ def audited_epsilon(inside: np.ndarray, outside: np.ndarray, threshold: float) -
 
 
 def released(scale: float, part: int, takes_part: np.ndarray, name: str) -> np.ndarray:
-    """Releases [R, T] of one coordinate to which the record adds its integer where it takes part."""
+    """Releases [R, T] of one coordinate to which the record adds its integer where it takes
+    part.
+    """
     source = (Key(12) / "canary" / name).generator().bytes
     noise = rounded_gaussian(scale, takes_part.size, source).reshape(takes_part.shape)
     return part * takes_part + noise
@@ -67,7 +70,9 @@ def test_the_clients_claim_survives_the_best_attack_and_less_noise_does_not(
 
 @pytest.mark.slow
 def test_whoever_enumerates_the_seed_breaks_the_outsiders_claim_and_secret_coins_keep_it() -> None:
-    """Coins by the program's own addresses. Known, they say which releases to add up; the row states another ε then."""
+    """Coins by the program's own addresses. Known, they say which releases to add up; the row
+    states another ε then.
+    """
     releases = 16
     found = setting(1.0, releases, batches="poisson", adversary="external")
     outside_claim = claimed(found, "external")

@@ -10,7 +10,12 @@ from raydpzv.errors import InputError, SpecError
 from raydpzv.keys import Key
 from raydpzv.privacy.calibration import paper_sigma
 from raydpzv.privacy.claims import Claim
-from raydpzv.privacy.mean import MeanAccount, MeanReleasePlan, participation_epsilon, whole_mean_epsilon
+from raydpzv.privacy.mean import (
+    MeanAccount,
+    MeanReleasePlan,
+    participation_epsilon,
+    whole_mean_epsilon,
+)
 from raydpzv.privacy.pld import poisson_epsilon, poisson_releases
 from raydpzv.privacy.release import Spent, verdict
 from tests.helpers.accounts import charged, event
@@ -91,7 +96,9 @@ def test_each_row_names_the_sensitivity_that_it_accounts_for() -> None:
 
     replaced, removed = 2 * 5.0 / 50, 5.0 / 50
     assert reach(BASE) == [replaced, replaced, removed, replaced, removed, None]
-    hidden = replace(BASE, server="sgd", batches="poisson", made=Spent(2000, counted=2000, largest_batch=75))
+    hidden = replace(
+        BASE, server="sgd", batches="poisson", made=Spent(2000, counted=2000, largest_batch=75)
+    )
     whole = 2 * 5.0 * 75 / 50
     assert reach(hidden) == [replaced, whole, whole, None, None, None]
     assert reach(replace(BASE, noise="seeded")) == [None] * 6
@@ -111,7 +118,9 @@ def test_mechanism_and_scope_say_what_all_rows_share() -> None:
 
 @pytest.mark.parametrize("server", ["frozen", "sgd"])
 @pytest.mark.parametrize("batches", ["shuffle", "poisson"])
-def test_texts_for_people_name_no_field_and_write_large_numbers_in_full(server: str, batches: str) -> None:
+def test_texts_for_people_name_no_field_and_write_large_numbers_in_full(
+    server: str, batches: str
+) -> None:
     setting = replace(BASE, server=server, batches=batches, sigma=SIGMA / 20)
     texts = [verdict(setting).text, *(c.note for c in setting.table())]
     assert not any(field in text for text in texts for field in ("direct_only", "add_remove", "e+"))
@@ -129,7 +138,9 @@ def test_the_papers_number_is_a_claim_and_true_only_where_a_proof_covers_it() ->
     paper = row(BASE, "paper")
     assert paper.epsilon == pytest.approx(1.0)
     assert not paper.holds
-    full = replace(BASE, batch=1000)  # every record in every batch: there was no amplification to lose
+    full = replace(
+        BASE, batch=1000
+    )  # every record in every batch: there was no amplification to lose
     assert row(full, "paper").holds
     assert row(full, "client").epsilon == pytest.approx(1.0)
     assert not row(replace(full, server="sgd"), "paper").holds
@@ -138,7 +149,9 @@ def test_the_papers_number_is_a_claim_and_true_only_where_a_proof_covers_it() ->
 def test_what_an_outsider_may_know_is_the_reason_only_where_batches_are_poisson() -> None:
     exposed = replace(BASE, exposed="the seed can be guessed")
     assert 'since batches are "shuffle", not "poisson"' in row(exposed, "external").note
-    assert "since the seed can be guessed" in row(replace(exposed, batches="poisson"), "external").note
+    assert (
+        "since the seed can be guessed" in row(replace(exposed, batches="poisson"), "external").note
+    )
 
 
 def test_external_is_amplified_only_by_secret_poisson_coins() -> None:
@@ -173,7 +186,9 @@ def test_hidden_state_leaves_the_whole_mean_bound(server: str) -> None:
         assert not external.holds
     said = verdict(setting)
     assert not said.private
-    assert said.headline().startswith("NOT PRIVATE: the server trains its head on labels without noise")
+    assert said.headline().startswith(
+        "NOT PRIVATE: the server trains its head on labels without noise"
+    )
     assert "No useful ε is proved." in said.text
     assert f"{bound:,.0f}" not in said.text, "a large number is no headline"
 
@@ -185,10 +200,16 @@ def test_a_poisson_batch_may_outgrow_the_divisor() -> None:
     assert row(hidden, "client").epsilon > row(replace(hidden, batches="uniform"), "client").epsilon
 
 
-@pytest.mark.parametrize(("change", "word"), [({"noise": "seeded"}, "seed"), ({"sigma": 0.0}, "no noise")])
-def test_a_defect_makes_every_row_infinite_and_is_named(change: dict[str, object], word: str) -> None:
+@pytest.mark.parametrize(
+    ("change", "word"), [({"noise": "seeded"}, "seed"), ({"sigma": 0.0}, "no noise")]
+)
+def test_a_defect_makes_every_row_infinite_and_is_named(
+    change: dict[str, object], word: str
+) -> None:
     setting = replace(BASE, **change)  # type: ignore[arg-type]
-    assert all(c.epsilon == math.inf and not c.holds and c.direct_only is None for c in setting.table())
+    assert all(
+        c.epsilon == math.inf and not c.holds and c.direct_only is None for c in setting.table()
+    )
     assert all(word.lower() in c.note.lower() for c in setting.table() if c.adversary != "server")
     assert not verdict(setting).private
     assert word in verdict(setting).reason
@@ -303,7 +324,9 @@ def test_hidden_state_charges_every_release_the_whole_range() -> None:
         account = charged(make(server="sgd"), ids[:-1], releases)
         loss = account.charge(event(ids[-1], releases))
         assert loss.epsilon("client") == pytest.approx(
-            whole_mean_epsilon(releases=len(ids) * releases, clip=1.0, sigma=0.5, delta=1e-5, load=load)
+            whole_mean_epsilon(
+                releases=len(ids) * releases, clip=1.0, sigma=0.5, delta=1e-5, load=load
+            )
         )
 
 

@@ -1,7 +1,7 @@
 """Canary: a record in or out, many runs; what an attacker measures must not exceed what is claimed.
 
-R runs, T releases. The lower bound is Clopper-Pearson's on a threshold test (99.9 %), the threshold fixed in
-advance. Each test carries controls with less noise that must fail.
+R runs, T releases. The lower bound is Clopper-Pearson's on a threshold test (99.9 %), the threshold
+fixed in advance. Each test carries controls with less noise that must fail.
 """
 
 import math
@@ -26,7 +26,9 @@ def audited_epsilon(inside: np.ndarray, outside: np.ndarray, threshold: float) -
 
 
 def transcripts(sigma: float, slope: float, label: str, takes_part: np.ndarray) -> np.ndarray:
-    """Sums over each run's releases [R]: the record adds its clipped slope to the batches it is in [R, T]."""
+    """Sums over each run's releases [R]: the record adds its clipped slope to the batches it is in
+    [R, T].
+    """
     noise = (Key(11) / "canary" / label).generator().standard_normal(takes_part.shape)
     return (np.clip(slope, -CLIP, CLIP) / BATCH * takes_part + sigma * noise).sum(axis=1)
 
@@ -47,9 +49,12 @@ def setting(batches: str, releases: int, sigma: float, server: str = "frozen") -
 @pytest.mark.parametrize(
     ("relation", "other"), [("replace", -50.0), ("add_remove", 0.0)], ids=["replace", "add_remove"]
 )
-def test_client_claim_survives_the_best_attack_and_less_noise_does_not(relation: str, other: float) -> None:
+def test_client_claim_survives_the_best_attack_and_less_noise_does_not(
+    relation: str, other: float
+) -> None:
     releases, passes = 24, ROWS // BATCH
-    # noise for ε of about 1 against the clients, n = 3: the paper's formula with B for D and n for T
+    # noise for ε of about 1 against the clients, n = 3: the paper's formula with B for D and n for
+    # T
     scale = 1.0 if relation == "replace" else 0.5
     sigma = scale * paper_sigma(epsilon=1.0, delta=DELTA, clip=CLIP, releases=3, rows=BATCH)
     (claim,) = [
@@ -58,12 +63,17 @@ def test_client_claim_survives_the_best_attack_and_less_noise_does_not(relation:
         if (c.adversary, c.relation) == ("client", relation)
     ]
     assert claim.epsilon == pytest.approx(1.0)
-    part = np.ones((RUNS, releases // passes))  # the client knows when the record is in, and keeps those
+    part = np.ones(
+        (RUNS, releases // passes)
+    )  # the client knows when the record is in, and keeps those
 
     def attack(noise: float) -> float:
         inside = transcripts(noise, 50.0, "in", part)
         outside = transcripts(noise, other, "out", part)
-        level = 2.0 * noise * math.sqrt(part.shape[1]) + part.shape[1] * np.clip(other, -CLIP, CLIP) / BATCH
+        level = (
+            2.0 * noise * math.sqrt(part.shape[1])
+            + part.shape[1] * np.clip(other, -CLIP, CLIP) / BATCH
+        )
         return audited_epsilon(inside, outside, level)
 
     assert attack(sigma) <= claim.epsilon

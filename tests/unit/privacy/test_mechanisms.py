@@ -25,10 +25,20 @@ WHERE = (2, 5, 1)
 
 
 def release(
-    slopes: list[float], noise: Noise, *, clip: float | None = 1.0, divisor: int = 4, sigma: float = 0.5
+    slopes: list[float],
+    noise: Noise,
+    *,
+    clip: float | None = 1.0,
+    divisor: int = 4,
+    sigma: float = 0.5,
 ) -> tuple[float, object]:
     return release_mean(
-        torch.tensor(slopes), threshold=clip, divisor=divisor, sigma=sigma, noise=noise, address=WHERE
+        torch.tensor(slopes),
+        threshold=clip,
+        divisor=divisor,
+        sigma=sigma,
+        noise=noise,
+        address=WHERE,
     )
 
 
@@ -60,7 +70,9 @@ def draws(noise: Noise, count: int, sigma: float) -> np.ndarray:
     """Noise alone, one release after the other: the slopes' clipped mean is 0.25."""
     slopes = torch.full((4,), 0.25)
     means = [
-        release_mean(slopes, threshold=1.0, divisor=4, sigma=sigma, noise=noise, address=(0, i, 0))[0]
+        release_mean(slopes, threshold=1.0, divisor=4, sigma=sigma, noise=noise, address=(0, i, 0))[
+            0
+        ]
         for i in range(count)
     ]
     return np.array(means) - 0.25
@@ -69,18 +81,26 @@ def draws(noise: Noise, count: int, sigma: float) -> np.ndarray:
 @pytest.mark.slow
 @pytest.mark.parametrize(("source", "sigma"), [("system", 0.3), ("system", 2.0), ("seeded", 0.3)])
 def test_the_noise_has_the_law_it_claims(source: str, sigma: float) -> None:
-    """n = 20,000: a deviation wrong by a tenth has a p-value below 1e-6 in all but about one of 10^5 runs.
+    """n = 20,000: a deviation wrong by a tenth has a p-value below 1e-6 in all but about one of
+    10^5 runs.
 
     The system's noise cannot be seeded, so the right law is refused only below 1e-6.
     """
     noise = SystemNoise() if source == "system" else SeededNoise(Key(1))
     found = draws(noise, 20_000, sigma)
-    for claimed, right in ((sigma, True), (0.9 * sigma, False), (1.1 * sigma, False), (sigma**2, False)):
+    for claimed, right in (
+        (sigma, True),
+        (0.9 * sigma, False),
+        (1.1 * sigma, False),
+        (sigma**2, False),
+    ):
         assert (stats.kstest(found, stats.norm(0, claimed).cdf).pvalue > 1e-6) == right
     assert len(np.unique(found)) > 0.99 * len(found)
 
 
-def test_a_heads_gradient_is_its_sum_with_noise_of_its_clip_times_its_multiplier_over_the_rows() -> None:
+def test_a_heads_gradient_is_its_sum_with_noise_of_its_clip_times_its_multiplier_over_the_rows() -> (
+    None
+):
     how = GradientRelease(clip=0.4, multiplier=3.0, rows=8, noise=SystemNoise())
     total = np.full(20_000, 2.5)
     found = how.release(total) - 2.5 / 8

@@ -1,4 +1,6 @@
-"""Noise on rows: the clip bounds one record's row, the noise has the law it says, the receipt says so."""
+"""Noise on rows: the clip bounds one record's row, the noise has the law it says, the receipt says
+so.
+"""
 
 import math
 
@@ -7,7 +9,14 @@ import pytest
 from scipy import stats
 
 from raydpzv.keys import Key
-from raydpzv.privacy.mechanisms import NoNoise, RowNoise, SeededNoise, SystemNoise, clip_rows, release_rows
+from raydpzv.privacy.mechanisms import (
+    NoNoise,
+    RowNoise,
+    SeededNoise,
+    SystemNoise,
+    clip_rows,
+    release_rows,
+)
 
 WHERE = (1, 4, 0)
 

@@ -13,7 +13,14 @@ DELTA = 1e-4
 
 
 def setting(**changes: Any) -> MemoizedReleasePlan:
-    given = {"rows": 1000, "clients": 4, "width": 16, "clip": 0.5, "delta": DELTA, "noise_multiplier": 1.5}
+    given = {
+        "rows": 1000,
+        "clients": 4,
+        "width": 16,
+        "clip": 0.5,
+        "delta": DELTA,
+        "noise_multiplier": 1.5,
+    }
     return MemoizedReleasePlan(**{**given, **changes})
 
 
@@ -27,7 +34,9 @@ def exact_delta(epsilon: float, mu: Any) -> float:
 def test_epsilon_is_that_of_one_gaussian_of_2s_over_sigma(z: float) -> None:
     found = setting(noise_multiplier=z)
     assert exact_delta(found.epsilon, mpmath.mpf(2) / z) == pytest.approx(DELTA, rel=1e-6)
-    assert exact_delta(found.record_epsilon, 2 * mpmath.sqrt(4) / z) == pytest.approx(DELTA, rel=1e-6)
+    assert exact_delta(found.record_epsilon, 2 * mpmath.sqrt(4) / z) == pytest.approx(
+        DELTA, rel=1e-6
+    )
     assert memoized_multiplier(epsilon=found.epsilon, delta=DELTA) == pytest.approx(z, rel=1e-9)
 
 
@@ -36,7 +45,12 @@ def test_every_row_of_the_table_holds_for_features_and_says_that_labels_are_not_
     rows = {c.adversary: c for c in found.table()}
     assert set(rows) == {"external", "client", "all_clients", "server"}
     for row in rows.values():
-        assert (row.epsilon, row.delta, row.relation, row.holds) == (found.epsilon, DELTA, "replace", True)
+        assert (row.epsilon, row.delta, row.relation, row.holds) == (
+            found.epsilon,
+            DELTA,
+            "replace",
+            True,
+        )
         assert row.sensitivity == 1.0
         assert row.scope.endswith("unit: one record's features at one client")
         assert "rounded Gaussian" in row.mechanism
@@ -47,7 +61,9 @@ def test_every_row_of_the_table_holds_for_features_and_says_that_labels_are_not_
     said = verdict(found)
     assert not said.private
     assert said.text.startswith("NOT PRIVATE: labels are not protected")
-    assert "(δ = 0.0001, replace one record's features at one client) is proved against" in said.bounds
+    assert (
+        "(δ = 0.0001, replace one record's features at one client) is proved against" in said.bounds
+    )
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,13 @@ def test_counts_are_those_of_a_counter(dtype):
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
 @pytest.mark.parametrize(
     ("ids", "word"),
-    [([3, 1, 3], "twice"), ([0, 10], "0..9"), ([-1], "0..9"), ([2, -5, 3], "0..9"), ([4, 4], "twice")],
+    [
+        ([3, 1, 3], "twice"),
+        ([0, 10], "0..9"),
+        ([-1], "0..9"),
+        ([2, -5, 3], "0..9"),
+        ([4, 4], "twice"),
+    ],
 )
 def test_rows_that_are_twice_or_nowhere_are_refused_and_not_counted(dtype, ids, word):
     account = Participations(10)

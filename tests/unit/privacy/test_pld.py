@@ -12,7 +12,8 @@ from tests.helpers.rdp import poisson_epsilon_rdp
 
 D, C, DELTA = 60_000, 10.0, 1e-3
 
-# B, T, claimed ε; secret Poisson (replace, add/remove); the client that chose the batch (replace, add/remove)
+# B, T, claimed ε; secret Poisson (replace, add/remove); the client that chose the batch (replace,
+# add/remove)
 TABLE = [
     (64, 93_750, 0.5, 0.50, 0.23, 41.8, 15.1),
     (64, 93_750, 1.0, 1.01, 0.49, 106.6, 35.3),
@@ -29,13 +30,20 @@ def test_the_published_table(row: tuple[int, int, float, float, float, float, fl
     sigma = paper_sigma(epsilon=claimed, delta=DELTA, clip=C, releases=releases, rows=D)
     found = [
         poisson_epsilon(
-            noise_multiplier=sigma * batch / C, rate=batch / D, releases=releases, delta=DELTA, relation=r
+            noise_multiplier=sigma * batch / C,
+            rate=batch / D,
+            releases=releases,
+            delta=DELTA,
+            relation=r,
         )
         for r in ("replace", "add_remove")
     ]
     found += [
         participation_epsilon(
-            participations=round(releases * batch / D), sensitivity=s * C / batch, sigma=sigma, delta=DELTA
+            participations=round(releases * batch / D),
+            sensitivity=s * C / batch,
+            sigma=sigma,
+            delta=DELTA,
         )
         for s in (2, 1)
     ]
@@ -76,11 +84,17 @@ def test_whole_mean_is_d_times_the_papers_mu() -> None:
     ("z", "rate", "budget", "relation"),
     [(1.7, 0.01, 1.0, "replace"), (0.6, 0.02, 8.0, "add_remove"), (3.0, 0.3, 1.0, "replace")],
 )
-def test_poisson_releases_end_at_the_budget(z: float, rate: float, budget: float, relation: str) -> None:
-    most = poisson_releases(noise_multiplier=z, rate=rate, delta=1e-5, budget=budget, relation=relation)
+def test_poisson_releases_end_at_the_budget(
+    z: float, rate: float, budget: float, relation: str
+) -> None:
+    most = poisson_releases(
+        noise_multiplier=z, rate=rate, delta=1e-5, budget=budget, relation=relation
+    )
 
     def spent(n: int) -> float:
-        return poisson_epsilon(noise_multiplier=z, rate=rate, releases=n, delta=1e-5, relation=relation)
+        return poisson_epsilon(
+            noise_multiplier=z, rate=rate, releases=n, delta=1e-5, relation=relation
+        )
 
     assert spent(most) <= budget * (1 + 1e-9)
     assert spent(most + max(1, most // 1000)) > budget

@@ -1,4 +1,6 @@
-"""What a proof supposes of a run beside its noise: where it fails, no row holds, and the note says what fails."""
+"""What a proof supposes of a run beside its noise: where it fails, no row holds, and the note says
+what fails.
+"""
 
 import ast
 import dataclasses
@@ -38,17 +40,23 @@ def setting(scenario: str, *changes: str) -> ReleasePlan:
 
 
 @pytest.mark.parametrize("scenario", [FROZEN, HIDDEN, ZOO, GRADIENT])
-def test_the_epsilon_of_one_update_is_no_bound_of_a_run_of_unknown_length(scenario: tuple[str, ...]) -> None:
+def test_the_epsilon_of_one_update_is_no_bound_of_a_run_of_unknown_length(
+    scenario: tuple[str, ...],
+) -> None:
     planned = setting(*scenario)
     unplanned = setting(*scenario, "budget={seconds=60}")
     assert any(c.holds for c in planned.claims()), "control"
     assert not any(c.holds for c in unplanned.claims())
     held = [c for c in dataclasses.replace(unplanned, planned=True).claims() if c.holds]
     assert all(
-        "ONE update" in c.note for c in unplanned.claims() if c.adversary in {h.adversary for h in held}
+        "ONE update" in c.note
+        for c in unplanned.claims()
+        if c.adversary in {h.adversary for h in held}
     )
     assert "ONE update" in verdict(unplanned).text
-    made = unplanned.as_made(Spent(releases=6, counted=4, largest_batch=64, rows=384, uploads=6), done=True)
+    made = unplanned.as_made(
+        Spent(releases=6, counted=4, largest_batch=64, rows=384, uploads=6), done=True
+    )
     assert any(c.holds for c in made.claims()), "what was counted is no plan"
 
 
@@ -63,8 +71,12 @@ def client(found: ReleasePlan) -> Claim:
     return next(c for c in found.claims() if (c.adversary, c.relation) == ("client", "replace"))
 
 
-@pytest.mark.parametrize("limit", ["budget.seconds=1e6", "budget.bytes=10000000", "budget.epsilon=9.0"])
-def test_an_outsiders_epsilon_is_amplified_only_if_a_number_of_updates_ends_the_run(limit: str) -> None:
+@pytest.mark.parametrize(
+    "limit", ["budget.seconds=1e6", "budget.bytes=10000000", "budget.epsilon=9.0"]
+)
+def test_an_outsiders_epsilon_is_amplified_only_if_a_number_of_updates_ends_the_run(
+    limit: str,
+) -> None:
     alone, limited = setting(*POISSON), setting(*POISSON, limit)
     assert external(alone).epsilon < client(alone).epsilon, "control"
     assert external(limited).epsilon == client(limited).epsilon
@@ -93,15 +105,23 @@ def test_nor_is_it_if_the_run_broke_off() -> None:
             'data.scale = "standard"',
             "drawn by class",
         ),
-        ('data={source="digits", scale="unit", split="plain"}', 'data.scale = "unit"', "drawn by class"),
+        (
+            'data={source="digits", scale="unit", split="plain"}',
+            'data.scale = "unit"',
+            "drawn by class",
+        ),
     ],
 )
-def test_no_row_holds_where_scaling_or_split_look_at_records(scenario, change, said, not_said) -> None:
+def test_no_row_holds_where_scaling_or_split_look_at_records(
+    scenario, change, said, not_said
+) -> None:
     looked = setting(*scenario, change)
     held = {c.adversary for c in setting(*scenario).claims() if c.holds}
     assert held, "control"
     assert not any(c.holds for c in looked.claims())
-    assert all(said in c.note and not_said not in c.note for c in looked.claims() if c.adversary in held)
+    assert all(
+        said in c.note and not_said not in c.note for c in looked.claims() if c.adversary in held
+    )
     assert not verdict(looked).private
     assert said in verdict(looked).text
     assert not_said not in verdict(looked).text
@@ -135,7 +155,9 @@ def subclasses(kind: type) -> set[type]:
 def owners() -> dict[str, str]:
     """Each plan's and account's class, with the module that declares it."""
     found = subclasses(ReleasePlan) | subclasses(ReleaseAccount)
-    return {kind.__name__: kind.__module__ for kind in found if kind.__module__.startswith("raydpzv.")}
+    return {
+        kind.__name__: kind.__module__ for kind in found if kind.__module__.startswith("raydpzv.")
+    }
 
 
 def asked(module: str, source: str) -> list[str]:
@@ -158,7 +180,9 @@ def test_nobody_asks_which_kind_of_release_it_is() -> None:
     assert set(KINDS) | {BatchReleasePlan} <= subclasses(ReleasePlan)
     for path in files():
         module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
-        assert asked(module, path.read_text()) == [], f"{module}: give {ReleasePlan.__name__} a method"
+        assert asked(module, path.read_text()) == [], (
+            f"{module}: give {ReleasePlan.__name__} a method"
+        )
 
 
 def test_the_guard_sees_type_tests_tables_by_class_and_matches() -> None:
@@ -170,4 +194,6 @@ def test_the_guard_sees_type_tests_tables_by_class_and_matches() -> None:
         "match plan:\n    case UserReleasePlan():\n        pass",
     ):
         assert asked("raydpzv.report.tables", source), source
-    assert asked("raydpzv.privacy.users", "isinstance(plan, UserReleasePlan)") == [], "its own file may"
+    assert asked("raydpzv.privacy.users", "isinstance(plan, UserReleasePlan)") == [], (
+        "its own file may"
+    )

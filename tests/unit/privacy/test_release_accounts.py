@@ -1,4 +1,6 @@
-"""What the account of every kind of release promises: one table of kinds, the same tests for each."""
+"""What the account of every kind of release promises: one table of kinds, the same tests for
+each.
+"""
 
 import itertools
 import math
@@ -44,7 +46,9 @@ DOWN = RowReleasePlan(
     hidden=True,
     width=2,
 )
-USERS = UserReleasePlan(users=ROWS, silos=CLIENTS, releases=20, clip=1.0, delta=1e-5, multiplier=5.0)
+USERS = UserReleasePlan(
+    users=ROWS, silos=CLIENTS, releases=20, clip=1.0, delta=1e-5, multiplier=5.0
+)
 PLANS: dict[str, ReleasePlan] = {
     "mean": MEAN,
     "mean, hidden state": replace(MEAN, server="sgd", sigma=20.0),
@@ -67,7 +71,11 @@ EVERY = pytest.mark.parametrize("kind", PLANS)
 def events(plan: ReleasePlan, count: int) -> list[ReleaseEvent]:
     """Releases on batches of six, to or by any client."""
     generator = (Key(6) / "events").generator()
-    rounds = itertools.cycle([0]) if plan.units[1] == "users" else iter(generator.integers(0, CLIENTS, count))
+    rounds = (
+        itertools.cycle([0])
+        if plan.units[1] == "users"
+        else iter(generator.integers(0, CLIENTS, count))
+    )
     batches = [generator.choice(ROWS, 6, replace=False) for _ in range(count)]
     return [event(ids, plan.per_upload, int(next(rounds))) for ids in batches]
 
@@ -89,7 +97,9 @@ def test_an_account_resumes_where_another_was_and_pickles_whole(kind: str) -> No
         assert str(account.state()) == str(whole.state())
 
 
-@pytest.mark.parametrize("kind", [kind for kind in PLANS if kind not in ("users", "users, asynchronous")])
+@pytest.mark.parametrize(
+    "kind", [kind for kind in PLANS if kind not in ("users", "users, asynchronous")]
+)
 @pytest.mark.parametrize("ids", [[5, 6, 5], [3, ROWS], [-1, 4]])
 def test_rows_that_would_be_miscounted_are_refused(kind: str, ids: list[int]) -> None:
     account = PLANS[kind].account()
@@ -120,7 +130,12 @@ STATED = [
 
 def test_the_running_accounts_state_whom_they_are_for() -> None:
     stated = {kind: {who for name, who in STATED if name == kind} for kind in PLANS}
-    assert stated["mean"] == stated["mean, hidden state"] == stated["rows, gradient"] == {"paper", "client"}
+    assert (
+        stated["mean"]
+        == stated["mean, hidden state"]
+        == stated["rows, gradient"]
+        == {"paper", "client"}
+    )
     assert (stated["integers"], stated["rows, embedding"]) == ({"client"}, {"paper"})
     assert stated["users"] == stated["users, drawn"] == {"client", "external", "server"}
 
@@ -156,7 +171,9 @@ def test_a_budget_that_not_one_release_fits_into_is_refused_before_anything_runs
     adversary = "paper" if kind == "rows, embedding" else plan.adversary
     check_first_release(plan, None)
     check_first_release(plan, 1e6, adversary)
-    with pytest.raises(SpecError, match=r"budget.epsilon: not one (release|round) fits into ε=1e-09.*δ="):
+    with pytest.raises(
+        SpecError, match=r"budget.epsilon: not one (release|round) fits into ε=1e-09.*δ="
+    ):
         check_first_release(plan, 1e-9, adversary)
 
 

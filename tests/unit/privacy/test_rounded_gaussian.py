@@ -1,4 +1,6 @@
-"""Noise on integers: its law against χ² and KS, its hard cases against mpmath's inverse, its sums exact."""
+"""Noise on integers: its law against χ² and KS, its hard cases against mpmath's inverse, its sums
+exact.
+"""
 
 from collections.abc import Callable, Iterator
 
@@ -37,10 +39,13 @@ def word(tail: int, negative: bool = False) -> bytes:
 
 
 def by_hand(scale: float, tail: int) -> int:
-    """rint(s √2 erfinv(1 − 2u)) for u = (tail + 1/2) / 2^192: the inverse, where the program compares Φ itself."""
+    """rint(s √2 erfinv(1 − 2u)) for u = (tail + 1/2) / 2^192: the inverse, where the program
+    compares Φ itself.
+    """
     with mpmath.workprec(500):
         u = (mpmath.mpf(tail) + 0.5) / mpmath.mpf(2) ** 192
-        # far out erfinv starts badly; from double precision's answer Newton's steps double the digits
+        # far out erfinv starts badly; from double precision's answer Newton's steps double the
+        # digits
         x = mpmath.mpf(float(-ndtri(float(u))))
         for _ in range(5):
             x += (mpmath.ncdf(-x) - u) / mpmath.npdf(x)
@@ -48,7 +53,9 @@ def by_hand(scale: float, tail: int) -> int:
 
 
 def chi_squared(draws: np.ndarray, scale: float) -> float:
-    """p of the draws' counts, in about 60 groups of integers, if their law were rint(N(0, scale²))."""
+    """p of the draws' counts, in about 60 groups of integers, if their law were rint(N(0,
+    scale²)).
+    """
     edges = np.unique(np.rint(scale * ndtri(np.linspace(0, 1, 61)[1:-1]))) + 0.5
     expected = np.diff(stats.norm.cdf(edges / scale), prepend=0, append=1) * len(draws)
     found = np.bincount(np.searchsorted(edges, draws), minlength=len(expected))
@@ -56,7 +63,9 @@ def chi_squared(draws: np.ndarray, scale: float) -> float:
 
 
 def kolmogorov(draws: np.ndarray, scale: float) -> float:
-    """p of a uniform point of each draw's interval of probability, which is uniform on (0, 1) if the law is right."""
+    """p of a uniform point of each draw's interval of probability, which is uniform on (0, 1) if
+    the law is right.
+    """
     low, high = stats.norm.cdf((draws - 0.5) / scale), stats.norm.cdf((draws + 0.5) / scale)
     place = (Key(8) / "place").generator().random(len(draws))
     return float(stats.kstest(low + place * (high - low), "uniform").pvalue)
@@ -64,7 +73,9 @@ def kolmogorov(draws: np.ndarray, scale: float) -> float:
 
 @pytest.mark.parametrize("test", [chi_squared, kolmogorov])
 @pytest.mark.parametrize("scale", SCALES)
-def test_the_law_is_the_rounded_gaussians(scale: float, test: Callable[[np.ndarray, float], float]) -> None:
+def test_the_law_is_the_rounded_gaussians(
+    scale: float, test: Callable[[np.ndarray, float], float]
+) -> None:
     draws = rounded_gaussian(scale, DRAWS, seeded(str(scale)))
     assert draws.dtype == np.int64
     assert test(draws, scale) > 1e-3
@@ -82,7 +93,9 @@ def test_the_systems_randomness_has_the_law_too_and_never_comes_twice() -> None:
 
 @pytest.mark.parametrize("scale", [*SCALES, 1e-3, 1e5, 2.0**40])
 def test_every_draw_is_what_mpmath_says(scale: float) -> None:
-    """The bits that a draw asks for and those it does not: either answer to them gives the same integer."""
+    """The bits that a draw asks for and those it does not: either answer to them gives the same
+    integer.
+    """
     read = seeded(f"words {scale}")
     for bits in (read(8) for _ in range(25)):
         tail = int.from_bytes(bits, "little") >> 1

@@ -38,7 +38,9 @@ def by(setting: RowReleasePlan) -> dict[str, object]:
 
 
 def test_the_calibration_meets_its_target_under_its_own_argument() -> None:
-    """4 clients, 400 updates: 100 uploads each, 20 batches a pass, so 5 passes and, twice per upload, 10 releases."""
+    """4 clients, 400 updates: 100 uploads each, 20 batches a pass, so 5 passes and, twice per
+    upload, 10 releases.
+    """
     assert ZOO.expected_participations == 10
     assert VAFL.expected_participations == 5
     assert DOWN.expected_participations == 20
@@ -60,13 +62,18 @@ def test_shares_follow_the_rates() -> None:
     uneven = dataclasses.replace(ZOO, shares=(0.7, 0.1, 0.1, 0.1))
     assert uneven.expected_uploads == 280
     assert uneven.expected_participations == 2 * 14
-    assert dataclasses.replace(uneven, on="gradient", per_upload=1).expected_participations == 14 + 3 * 2
+    assert (
+        dataclasses.replace(uneven, on="gradient", per_upload=1).expected_participations
+        == 14 + 3 * 2
+    )
     poisson = dataclasses.replace(ZOO, batches="poisson", per_upload=1)
     assert poisson.expected_participations == 5
 
 
 def test_planned_bounds_hold_for_every_arrival_order() -> None:
-    """All 400 uploads may be one client's, and one more under way at the end: 21 passes, two releases each."""
+    """All 400 uploads may be one client's, and one more under way at the end: 21 passes, two
+    releases each.
+    """
     assert ZOO.participations == 42
     assert ZOO.released == 2 * 401 * 50
     assert dataclasses.replace(ZOO, batches="poisson").participations == 802
@@ -93,7 +100,9 @@ def test_a_zoo_vfl_clients_rows_are_proved_by_counted_participation() -> None:
     said = verdict(counted)
     assert not said.private
     assert said.reason.startswith("labels are not protected")
-    assert "replace one record's features at one client) is proved against the server" in said.bounds
+    assert (
+        "replace one record's features at one client) is proved against the server" in said.bounds
+    )
 
 
 def test_with_hidden_state_only_the_range_of_all_rows_is_proved() -> None:
@@ -123,7 +132,9 @@ def test_held_out_embeddings_of_hidden_state_leave_nothing_proved() -> None:
     ("change", "why"),
     [({"clip": None}, "not clipped"), ({"noise": "seeded"}, "seed"), ({"sigma": 0.0}, "no noise")],
 )
-def test_no_epsilon_without_clip_secret_noise_and_noise_at_all(change: dict[str, object], why: str) -> None:
+def test_no_epsilon_without_clip_secret_noise_and_noise_at_all(
+    change: dict[str, object], why: str
+) -> None:
     for setting in (ZOO, VAFL, DOWN):
         broken = dataclasses.replace(setting, **change)
         assert why in broken.defect()
@@ -184,7 +195,9 @@ GUARDED = (
 
 @pytest.mark.parametrize(("setting", "adversary", "mu"), GUARDED)
 def test_the_budget_refuses_what_solving_for_epsilon_each_time_would_refuse(setting, adversary, mu):
-    """At every count, from the first to far beyond the ceiling, which lies between the two for each budget."""
+    """At every count, from the first to far beyond the ceiling, which lies between the two for each
+    budget.
+    """
     release = event(range(setting.batch), setting.per_upload)
     for budget in (3.0, 3.4, epsilon_of(mu(60, 60 * 50, 60), setting.delta)):
         account, refused = setting.account(), []

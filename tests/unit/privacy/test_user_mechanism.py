@@ -1,4 +1,6 @@
-"""ε of one user against each adversary: the specification's numbers, closed forms, calibration, the running account."""
+"""ε of one user against each adversary: the specification's numbers, closed forms, calibration, the
+running account.
+"""
 
 import math
 from dataclasses import replace
@@ -23,7 +25,9 @@ def setting(**changed: Any) -> UserReleasePlan:
 
 @pytest.fixture
 def coarse(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A coarser grid for mixtures of Gaussians: what agrees on it agrees on the usual one, which is slow."""
+    """A coarser grid for mixtures of Gaussians: what agrees on it agrees on the usual one, which is
+    slow.
+    """
     monkeypatch.setattr(group_accountant, "_POINTS", 2000)
 
 
@@ -49,7 +53,9 @@ NAIVE = {"kind": "naive", "weights": "uniform"}
         (9.997, "external", {"weights": "uniform", "asynchronous": True, "releases": 500}),
     ],
 )
-def test_the_specifications_numbers(epsilon: float, adversary: str, changed: dict[str, Any]) -> None:
+def test_the_specifications_numbers(
+    epsilon: float, adversary: str, changed: dict[str, Any]
+) -> None:
     assert user_epsilon(setting(**changed), adversary) == pytest.approx(epsilon, rel=2e-3)
 
 
@@ -58,11 +64,15 @@ def test_renyis_number_of_the_paper() -> None:
 
 
 def by_hand(silos: int, weights: np.ndarray, seen: str) -> float:
-    """z where one user's vectors have norm C, along one direction: noise and move of what an adversary sees, S = A."""
+    """z where one user's vectors have norm C, along one direction: noise and move of what an
+    adversary sees, S = A.
+    """
     share = 5.0**2 / silos  # variance of a silo's noise, in C²
     if seen == "silos":  # side by side: the moves are orthogonal coordinates of equal noise
         return math.sqrt(share) / float(np.sqrt((weights**2).sum()))
-    others = weights[1:]  # a silo knows its own sum and noise, and of its own sum how its weight has grown
+    others = weights[
+        1:
+    ]  # a silo knows its own sum and noise, and of its own sum how its weight has grown
     grown = float(others.sum()) if seen == "others, weighed" else 0.0
     return math.sqrt(share * (silos - 1)) / (float(others.sum()) + grown)
 
@@ -74,7 +84,10 @@ def test_multipliers_are_those_of_the_worst_weights() -> None:
         even, weighed = (setting(silos=silos, weights=w) for w in ("uniform", "records"))
         for found, expected in (
             (even.noise_multiplier("client", "add_remove"), by_hand(silos, uniform, "others")),
-            (weighed.noise_multiplier("client", "add_remove"), by_hand(silos, not_mine, "others, weighed")),
+            (
+                weighed.noise_multiplier("client", "add_remove"),
+                by_hand(silos, not_mine, "others, weighed"),
+            ),
             (even.noise_multiplier("server", "add_remove"), by_hand(silos, uniform, "silos")),
             (weighed.noise_multiplier("server", "add_remove"), by_hand(silos, one_silo, "silos")),
         ):
@@ -82,17 +95,25 @@ def test_multipliers_are_those_of_the_worst_weights() -> None:
 
 
 def seen_by_one_silo(taking_part: int, *, among_them: bool, weighed: bool, silos: int) -> float:
-    """z of one release in which some silos take part, for one silo that does or does not: brute force over weights."""
+    """z of one release in which some silos take part, for one silo that does or does not: brute
+    force over weights.
+    """
     others = taking_part - among_them
     noise = 5.0 * math.sqrt(others / taking_part)
-    worst = [np.eye(others)[0], np.full(others, 1 / others)] if weighed else [np.full(others, 1 / silos)]
+    worst = (
+        [np.eye(others)[0], np.full(others, 1 / others)]
+        if weighed
+        else [np.full(others, 1 / silos)]
+    )
     grown = 2 if weighed else 1  # the silo's own weight grows by what the others' was
     return noise / max(grown * float(weights.sum()) for weights in worst)
 
 
 @pytest.mark.parametrize("weights", ["records", "uniform"])
 @pytest.mark.parametrize("fewest", [2, 3, 5])
-def test_one_silos_row_holds_for_every_release_whoever_takes_part(weights: str, fewest: int) -> None:
+def test_one_silos_row_holds_for_every_release_whoever_takes_part(
+    weights: str, fewest: int
+) -> None:
     releases = [
         seen_by_one_silo(a, among_them=inside, weighed=weights == "records", silos=5)
         for a in range(fewest, 6)
@@ -101,7 +122,9 @@ def test_one_silos_row_holds_for_every_release_whoever_takes_part(weights: str, 
     stated = setting(weights=weights, fewest=fewest).noise_multiplier("client", "add_remove")
     assert stated == pytest.approx(min(releases))
     if weights == "records" and fewest < 5:  # control: as if all silos always took part
-        assert setting(weights=weights).noise_multiplier("client", "add_remove") > 1.09 * min(releases)
+        assert setting(weights=weights).noise_multiplier("client", "add_remove") > 1.09 * min(
+            releases
+        )
     for who in ("external", "server"):
         assert user_epsilon(setting(weights=weights, fewest=fewest), who) == user_epsilon(
             setting(weights=weights), who
@@ -201,7 +224,9 @@ def after(plan: UserReleasePlan, releases: int) -> float:
     return account.epsilon("external")
 
 
-def test_epsilon_of_hidden_coins_is_worked_out_for_some_numbers_of_releases_and_never_below() -> None:
+def test_epsilon_of_hidden_coins_is_worked_out_for_some_numbers_of_releases_and_never_below() -> (
+    None
+):
     given = setting(sampling=0.3)
     exact = user_epsilon(replace(given, releases=40))
     assert exact <= after(given, 40) <= 1.05 * exact
@@ -221,7 +246,9 @@ def test_only_epsilon_that_takes_long_is_worked_out_for_few_numbers_of_releases(
 @pytest.mark.parametrize(
     "changed", [{}, {"sampling": 0.3}, {"kind": "group", "group": 2, "rate": 0.2, "steps": 5}]
 )
-def test_a_budget_that_was_calibrated_for_is_spent_by_the_planned_releases(changed: dict[str, Any]) -> None:
+def test_a_budget_that_was_calibrated_for_is_spent_by_the_planned_releases(
+    changed: dict[str, Any],
+) -> None:
     given = setting(releases=7, **changed).with_noise_for(1.0)
     account, everybody = given.account(), event(range(1000))
     while not account.would_exceed(everybody, 1.0, "external"):
@@ -255,7 +282,9 @@ def test_releases_that_were_made_twice_are_charged_without_coins_and_the_others_
 
     def with_coins(rate: float, releases: int) -> float:
         steps = releases * each
-        return poisson_epsilon(noise_multiplier=5.0, rate=rate, releases=steps, delta=5e-6, relation=relation)
+        return poisson_epsilon(
+            noise_multiplier=5.0, rate=rate, releases=steps, delta=5e-6, relation=relation
+        )
 
     def made(rate: float, releases: int, remade: int) -> float:
         counts = {"releases": releases, "remade": remade, "counted": 3}
@@ -268,4 +297,6 @@ def test_releases_that_were_made_twice_are_charged_without_coins_and_the_others_
     assert without_coins(30, 1e-5) < without_coins(10, 5e-6) + with_coins(0.95, 20)
     assert made(0.95, 30, 5) == pytest.approx(without_coins(30, 1e-5)), "not worth half of δ"
     for remade in (3, 5):
-        assert made(0.1, 5, remade) == pytest.approx(without_coins(5, 1e-5)), "none has coins of its own"
+        assert made(0.1, 5, remade) == pytest.approx(without_coins(5, 1e-5)), (
+            "none has coins of its own"
+        )

@@ -1,4 +1,6 @@
-"""Integers of users' vectors: their norm, that they know nothing of one another; the silos' noise shares."""
+"""Integers of users' vectors: their norm, that they know nothing of one another; the silos' noise
+shares.
+"""
 
 import math
 
@@ -43,7 +45,9 @@ def test_rounding_up_or_to_the_nearest_would_be_longer() -> None:
 
 @pytest.mark.parametrize("bits", [20, 28, 30])
 def test_what_double_precision_rounds_away_makes_no_vector_longer(bits: int) -> None:
-    """Of (C', 1) the norm is C' in double precision: divided by that alone, it would stay as it is."""
+    """Of (C', 1) the norm is C' in double precision: divided by that alone, it would stay as it
+    is.
+    """
     limit = 2**bits - 1
     vector = np.array([[limit, 1.0]])
     found, _ = user_integers(vector, clip=1.0, bits=bits)
@@ -95,7 +99,10 @@ def test_units_are_worth_what_they_stand_for(reach: int) -> None:
 def test_the_shares_of_those_who_take_part_are_the_whole_noise(parties: int) -> None:
     """Controls: nine tenths of the noise, and a share for 5 silos where 3 took part."""
     parts, draws = noise(reach=5), 20_000
-    total = sum(parts.share(draws, parties, (silo, 0, 0), pairs=1, nonfinite=0)[0] for silo in range(parties))
+    total = sum(
+        parts.share(draws, parties, (silo, 0, 0), pairs=1, nonfinite=0)[0]
+        for silo in range(parties)
+    )
     scale = parts.release.deviation()
 
     def p(deviation: float) -> float:

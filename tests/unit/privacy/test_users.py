@@ -19,13 +19,19 @@ GROUP = {"kind": "group", "weights": "uniform", "group": 12, "rate": 0.05, "step
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("changed", [{}, {"sampling": 0.3}, {"kind": "naive", "weights": "uniform"}, GROUP])
+@pytest.mark.parametrize(
+    "changed", [{}, {"sampling": 0.3}, {"kind": "naive", "weights": "uniform"}, GROUP]
+)
 def test_every_adversary_has_a_row_under_both_relations(changed: dict[str, Any]) -> None:
     given = setting(**changed)
     rows = given.claims()
     assert [(r.adversary, r.relation) for r in rows] == [
         ("paper", "add_remove"),
-        *((who, how) for who in ("external", "client", "server") for how in ("add_remove", "replace")),
+        *(
+            (who, how)
+            for who in ("external", "client", "server")
+            for how in ("add_remove", "replace")
+        ),
     ]
     for row in rows[1:]:
         assert row.epsilon == user_epsilon(given, row.adversary, row.relation)
@@ -61,10 +67,14 @@ def test_the_papers_numbers_are_true_where_they_are_no_smaller() -> None:
     assert not naive.holds
     assert naive.epsilon == pytest.approx(setting(weights="uniform").claims()[0].epsilon)
     assert "up to 2C·S" in naive.note
-    assert not any(r.adversary == "paper" for r in setting(weights="uniform", asynchronous=True).claims())
+    assert not any(
+        r.adversary == "paper" for r in setting(weights="uniform", asynchronous=True).claims()
+    )
 
 
-def test_a_lost_segment_may_have_had_a_release_of_each_silo_under_way_where_silos_do_not_wait() -> None:
+def test_a_lost_segment_may_have_had_a_release_of_each_silo_under_way_where_silos_do_not_wait() -> (
+    None
+):
     assert setting().under_way == 1, "a round"
     alone = setting(weights="uniform", asynchronous=True)
     assert alone.under_way == alone.silos > 1
@@ -87,7 +97,9 @@ def test_groups_say_what_a_record_has_and_what_was_read_off_the_data() -> None:
 
 def test_known_counts_and_coins_are_said() -> None:
     assert "known to the coordinator" in note(setting(), "external")
-    assert "known to the coordinator" not in note(setting(aggregation="private_weights"), "external")
+    assert "known to the coordinator" not in note(
+        setting(aggregation="private_weights"), "external"
+    )
     assert "it draws the users' coins" in note(setting(sampling=0.3), "server")
     assert "silos know who is drawn" in note(setting(sampling=0.3), "client")
     private = setting(sampling=0.3, aggregation="private_weights")
@@ -101,7 +113,10 @@ def test_the_verdict_states_every_adversary() -> None:
     found = verdict(given)
     assert found.private
     assert found.lead == "PRIVATE against anyone who sees the released models alone."
-    assert f"ε = {user_epsilon(given):.4g} (δ = 1e-05, add or remove one user) is proved" in found.bounds
+    assert (
+        f"ε = {user_epsilon(given):.4g} (δ = 1e-05, add or remove one user) is proved"
+        in found.bounds
+    )
     assert "Replace one user: no useful ε is proved." in found.bounds
     assert "Against one silo and the server no useful ε is proved." in found.bounds
     assert verdict(setting()).lead == "PRIVATE."
@@ -124,7 +139,8 @@ def test_what_the_proof_supposes_is_looked_at(changed: dict[str, Any]) -> None:
     assert verdict(given).text.startswith("NOT PRIVATE")
 
 
-# How many sums of a round are open: one for each attempt whose uploads have all come, and the newest.
+# How many sums of a round are open: one for each attempt whose uploads have all come, and the
+# newest.
 
 FIRST = Attempt(1, 0, (0, 1, 2))
 
@@ -153,17 +169,24 @@ def test_a_late_upload_opens_a_second_sum_whenever_it_comes(late: int) -> None:
     uploads = [(0, second), (2, second)]
     uploads.insert(late, (1, FIRST))
     assert sum(counted(sums, *uploads)) == 1
-    assert not any(counted(OpenSums(hidden=True), *[(0, FIRST), (2, FIRST)], *uploads[:late])[1:])
+    assert not any(counted(OpenSums(hidden=True), (0, FIRST), (2, FIRST), *uploads[:late])[1:])
 
 
 def test_what_lacks_one_of_its_uploads_is_not_charged() -> None:
     third = FIRST.again([1], least=2).again([], least=2)
     sums = OpenSums(hidden=True)
-    assert counted(sums, (0, FIRST), (1, FIRST), (0, third), (2, third)) == [True, False, False, False]
+    assert counted(sums, (0, FIRST), (1, FIRST), (0, third), (2, third)) == [
+        True,
+        False,
+        False,
+        False,
+    ]
 
 
 def test_an_attempt_that_is_begun_anew_with_new_keys_opens_one_sum_in_whatever_order() -> None:
-    for before, after in itertools.product(itertools.permutations((0, 1)), itertools.permutations((0, 1, 2))):
+    for before, after in itertools.product(
+        itertools.permutations((0, 1)), itertools.permutations((0, 1, 2))
+    ):
         uploads = [(silo, FIRST) for silo in (*before, *after)]
         assert sum(counted(OpenSums(hidden=True), *uploads)) == 1
         # in the open whoever looks has two sums of a silo

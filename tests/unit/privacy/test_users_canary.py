@@ -1,4 +1,6 @@
-"""A user in or out: what an attacker tells from noised sums stays under the stated ε, and with less noise does not."""
+"""A user in or out: what an attacker tells from noised sums stays under the stated ε, and with less
+noise does not.
+"""
 
 import math
 
@@ -17,13 +19,21 @@ CLIP, BITS = 0.5, 10
 
 def setting(weights: str) -> UserReleasePlan:
     given = UserReleasePlan(
-        users=50, silos=SILOS, releases=RELEASES, clip=CLIP, delta=DELTA, multiplier=1.0, weights=weights
+        users=50,
+        silos=SILOS,
+        releases=RELEASES,
+        clip=CLIP,
+        delta=DELTA,
+        multiplier=1.0,
+        weights=weights,
     )
     return given.with_noise_for(1.0)
 
 
 def statistics(weights: str, multiplier: float, *, inside: bool, run: int) -> np.ndarray:
-    """Sums of all released numbers of many runs, float64 [RUNS]; the user's vectors point one way, far beyond C."""
+    """Sums of all released numbers of many runs, float64 [RUNS]; the user's vectors point one way,
+    far beyond C.
+    """
     reach = SILOS if weights == "uniform" else 1
     key = Key(run) / weights / int(inside)
     noise = UserNoiseParts(UserRelease(CLIP, BITS, multiplier, reach), 50, key, key, seeded=True)
@@ -38,7 +48,9 @@ def statistics(weights: str, multiplier: float, *, inside: bool, run: int) -> np
 
 def lower_bound(weights: str, multiplier: float) -> float:
     """ε that the best of some thresholds proves, at 99.9 % for each end (Clopper-Pearson)."""
-    thresholds = np.quantile(statistics(weights, multiplier, inside=True, run=1), np.linspace(0.02, 0.98, 25))
+    thresholds = np.quantile(
+        statistics(weights, multiplier, inside=True, run=1), np.linspace(0.02, 0.98, 25)
+    )
     out, inside = (statistics(weights, multiplier, inside=i, run=2) for i in (False, True))
     found = 0.0
     for threshold in thresholds:

@@ -55,7 +55,9 @@ def test_a_callback_hears_the_rows_of_a_run_and_its_two_ends(small, tmp_path):
     assert [e[:3] for e in heard.of("evaluation")] == [
         tuple(r[k] for k in ("round", "time", "part")) for r in rows
     ]
-    assert [e.scores["accuracy"] for e in heard.of("evaluation")] == [row["accuracy"] for row in rows]
+    assert [e.scores["accuracy"] for e in heard.of("evaluation")] == [
+        row["accuracy"] for row in rows
+    ]
     assert heard.of("status")[-1].updates == 120
     events = [event for event, _ in heard.told]
     assert events.index("start") < events.index("status")
@@ -94,12 +96,16 @@ def test_what_breaks_a_run_off_is_a_fault_and_the_end_is_told(small):
 
     with pytest.raises(KeyboardInterrupt):
         raydpzv.run(small(), callbacks=[heard, StatusCallback(interrupt, interval=0.0)])
-    assert [(fault.party, fault.kind) for fault in heard.of("fault")] == [("run", "KeyboardInterrupt")]
+    assert [(fault.party, fault.kind) for fault in heard.of("fault")] == [
+        ("run", "KeyboardInterrupt")
+    ]
     assert [summary["status"] for summary in heard.of("end")] == ["stopped"]
 
 
 def test_a_status_is_put_together_for_those_who_listen_and_are_due(monkeypatch):
-    monkeypatch.setattr(time, "monotonic", lambda: 0.0)  # statuses come at the very moment they are due
+    monkeypatch.setattr(
+        time, "monotonic", lambda: 0.0
+    )  # statuses come at the very moment they are due
 
     class Deaf(Callback):
         pass
@@ -118,6 +124,8 @@ def test_a_status_is_put_together_for_those_who_listen_and_are_due(monkeypatch):
 
 
 def test_what_is_no_callback_is_refused_before_anything_is_written(small, tmp_path):
-    with pytest.raises(InputError, match=r"^callbacks: wanted objects of raydpzv\.Callback, got <built-in"):
+    with pytest.raises(
+        InputError, match=r"^callbacks: wanted objects of raydpzv\.Callback, got <built-in"
+    ):
         raydpzv.run(small(), tmp_path / "run", callbacks=[len])
     assert not (tmp_path / "run").exists()

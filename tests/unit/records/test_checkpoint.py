@@ -1,4 +1,6 @@
-"""A checkpoint's file: at each moment there is a whole one, whatever ends its writing and however often."""
+"""A checkpoint's file: at each moment there is a whole one, whatever ends its writing and however
+often.
+"""
 
 import os
 import time
@@ -14,7 +16,13 @@ import pytest
 import scenarios
 from raydpzv.errors import DataError
 from raydpzv.records import checkpoint_policy as checkpoint_pace
-from raydpzv.records.checkpoint import CHECKPOINT, Checkpoint, before, read_checkpoint, write_checkpoint
+from raydpzv.records.checkpoint import (
+    CHECKPOINT,
+    Checkpoint,
+    before,
+    read_checkpoint,
+    write_checkpoint,
+)
 from raydpzv.records.checkpoint_policy import CheckpointPolicy, own_seconds
 from raydpzv.records.run_folder import drop_checkpoints
 from raydpzv.records.run_writer import RunWriter
@@ -77,7 +85,10 @@ def standing(path: Path) -> int:
 @pytest.mark.parametrize("links", [True, False])
 @pytest.mark.parametrize("errors", list(product([Killed, OSError], repeat=2)))
 def test_whatever_ends_two_writings_the_last_one_or_this_one_stands(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, errors: tuple[type[BaseException], ...], links: bool
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    errors: tuple[type[BaseException], ...],
+    links: bool,
 ) -> None:
     def no_link(*names: Any) -> None:
         raise PermissionError(1, "Operation not permitted")
@@ -102,7 +113,9 @@ def test_whatever_ends_two_writings_the_last_one_or_this_one_stands(
     assert ended > 40
 
 
-def test_a_file_that_somebody_else_holds_under_another_name_is_not_written_over(tmp_path: Path) -> None:
+def test_a_file_that_somebody_else_holds_under_another_name_is_not_written_over(
+    tmp_path: Path,
+) -> None:
     """As in a copy that is made of links."""
     path = tmp_path / CHECKPOINT
     put(path, 1)
@@ -114,7 +127,9 @@ def test_a_file_that_somebody_else_holds_under_another_name_is_not_written_over(
 
 
 def test_one_with_any_byte_changed_is_refused(tmp_path: Path) -> None:
-    """Most changed bytes of its arrays are numbers as good as the right ones: the digest alone tells."""
+    """Most changed bytes of its arrays are numbers as good as the right ones: the digest alone
+    tells.
+    """
     path = tmp_path / CHECKPOINT
     write_checkpoint(path, Checkpoint(3, {"held": np.arange(5.0)}, np.ones(4, np.float32)), {})
     whole = path.read_bytes()
@@ -140,18 +155,24 @@ def test_that_of_another_run_is_named(tmp_path: Path) -> None:
         read_checkpoint(path, "two")
 
 
-def test_the_last_one_alone_is_not_replaced_by_the_one_before_where_it_is_missing(tmp_path: Path) -> None:
+def test_the_last_one_alone_is_not_replaced_by_the_one_before_where_it_is_missing(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / CHECKPOINT
     put(path, 1)
     put(path, 2)
     path.unlink()
-    with pytest.raises(DataError, match=r"is missing, and checkpoint\.before\.state, which knows of less"):
+    with pytest.raises(
+        DataError, match=r"is missing, and checkpoint\.before\.state, which knows of less"
+    ):
         read_checkpoint(path, only_last=True)
     found = read_checkpoint(path)
     assert found.checkpoint.round == 1
 
 
-def test_where_the_last_one_is_missing_the_one_before_stays_until_there_is_another(tmp_path: Path) -> None:
+def test_where_the_last_one_is_missing_the_one_before_stays_until_there_is_another(
+    tmp_path: Path,
+) -> None:
     for error in (Killed, OSError):
         path = tmp_path / error.__name__ / CHECKPOINT
         path.parent.mkdir()
@@ -199,7 +220,8 @@ def test_of_a_run_that_has_ended_the_last_one_goes_last(
     assert gone == ["checkpoint.before.state", CHECKPOINT]
 
 
-# When checkpoints are due, and what is said of their cost, under a clock that stands where the test says.
+# When checkpoints are due, and what is said of their cost, under a clock that stands where the test
+# says.
 
 
 class Clock:
@@ -208,7 +230,9 @@ class Clock:
     def __init__(self) -> None:
         self.now = 1000.0
 
-    def take(self, pace: CheckpointPolicy, seconds: float, updates: int = 0, size: int = 0) -> float:
+    def take(
+        self, pace: CheckpointPolicy, seconds: float, updates: int = 0, size: int = 0
+    ) -> float:
         """Take a checkpoint that costs so many seconds."""
         pace.begin()
         self.now += seconds
@@ -236,12 +260,16 @@ def test_every_so_many_updates(clock: Clock) -> None:
     pace = CheckpointPolicy(None, 4, 5.0)
     assert [updates for updates in range(9) if pace.due(updates)] == [4, 5, 6, 7, 8]
     clock.take(pace, 9.0, updates=5)
-    assert [updates for updates in range(5, 12) if pace.due(updates)] == [8, 9, 10, 11], "whatever they cost"
+    assert [updates for updates in range(5, 12) if pace.due(updates)] == [8, 9, 10, 11], (
+        "whatever they cost"
+    )
     clock.take(pace, 9.0, updates=8)
     assert [updates for updates in range(8, 14) if pace.due(updates)] == [12, 13]
 
 
-def test_every_so_many_seconds_but_not_so_often_that_they_take_more_than_a_small_part(clock: Clock) -> None:
+def test_every_so_many_seconds_but_not_so_often_that_they_take_more_than_a_small_part(
+    clock: Clock,
+) -> None:
     pace = CheckpointPolicy(3.0, None, 5.0)
     assert until_due(pace, clock) == pytest.approx(3, abs=0.02)
     clock.take(pace, 0.01)
@@ -265,10 +293,14 @@ def test_the_first_one_rests_less_since_it_costs_more(clock: Clock) -> None:
     clock.take(pace, 0.2)
     assert until_due(pace, clock) == pytest.approx(40 * 0.2, abs=0.02)
     clock.take(pace, 0.1)
-    assert until_due(pace, clock) == pytest.approx(40 * 0.1, abs=0.02), "the lower of the two after the first"
+    assert until_due(pace, clock) == pytest.approx(40 * 0.1, abs=0.02), (
+        "the lower of the two after the first"
+    )
 
 
-@pytest.mark.parametrize(("most", "gaps"), [(5.0, (0.3, 0.5)), (0.4, (0.3, 0.4)), (0.2, (0.2, 0.2))])
+@pytest.mark.parametrize(
+    ("most", "gaps"), [(5.0, (0.3, 0.5)), (0.4, (0.3, 0.4)), (0.2, (0.2, 0.2))]
+)
 def test_a_share_of_what_was_computed_at_most_half_a_second(
     clock: Clock, most: float, gaps: Sequence[float]
 ) -> None:

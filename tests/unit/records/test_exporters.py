@@ -49,9 +49,11 @@ def measured(run):
 def ended(run):
     """Scalars at the end, from the rows and from the summary."""
     epsilon = run.rows("release").to_pylist()[-1]["epsilon_client"]
-    return {"uploads": 120, "bytes_up": run.summary["bytes_up"], "bytes_down": run.summary["bytes_down"]} | (
-        {"epsilon_client": epsilon} if math.isfinite(epsilon) else {}
-    )
+    return {
+        "uploads": 120,
+        "bytes_up": run.summary["bytes_up"],
+        "bytes_down": run.summary["bytes_down"],
+    } | ({"epsilon_client": epsilon} if math.isfinite(epsilon) else {})
 
 
 def check(run, found):
@@ -67,7 +69,9 @@ def test_a_csv_file_holds_the_rows_scores_and_the_counts_of_the_end(logged):
         lines = list(csv.DictReader(file))
     check(run, [(int(line["update"]), line["scalar"], float(line["value"])) for line in lines])
     times = {(row["round"], row["time"]) for row in run.rows("evaluation").to_pylist()}
-    assert times == {(int(i["update"]), float(i["time"])) for i in lines if i["scalar"] == "accuracy"}
+    assert times == {
+        (int(i["update"]), float(i["time"])) for i in lines if i["scalar"] == "accuracy"
+    }
 
 
 def events(folder):
@@ -84,7 +88,9 @@ def events(folder):
 
 def test_event_files_hold_the_same(logged):
     run, folder = logged
-    found = [(event.step, i.tag, i.simple_value) for event in events(folder) for i in event.summary.value]
+    found = [
+        (event.step, i.tag, i.simple_value) for event in events(folder) for i in event.summary.value
+    ]
     single = {
         (update, name, struct.unpack("f", struct.pack("f", value))[0])
         for update, name, value in measured(run)
@@ -104,7 +110,9 @@ def test_event_files_hold_the_pictures_of_the_run(logged):
 
 
 def test_event_files_are_read_along_and_no_thread_writes_them(tmp_path, monkeypatch):
-    """The library's own writers take a thread and a process queue, for two thirds of what all logs cost."""
+    """The library's own writers take a thread and a process queue, for two thirds of what all logs
+    cost.
+    """
     threads = set(threading.enumerate())
     monkeypatch.setattr(exporters, "_FLUSH", 0.0)
     (log,) = chosen_logs("tensorboard")
@@ -126,9 +134,16 @@ def test_event_files_are_read_along_and_no_thread_writes_them(tmp_path, monkeypa
 def test_a_structured_log_is_an_object_a_line_with_run_actor_client_update(logged):
     run, folder = logged
     lines = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
-    assert all({"at", "level", "event", "run", "actor", "client", "update"} <= line.keys() for line in lines)
+    assert all(
+        {"at", "level", "event", "run", "actor", "client", "update"} <= line.keys()
+        for line in lines
+    )
     assert {line["run"] for line in lines} == {"run"}
-    assert (lines[0]["event"], lines[0]["scenario"], lines[0]["runner"]) == ("start", "digits_dpzv", "local")
+    assert (lines[0]["event"], lines[0]["scenario"], lines[0]["runner"]) == (
+        "start",
+        "digits_dpzv",
+        "local",
+    )
     assert (lines[-1]["event"], lines[-1]["status"], lines[-1]["digest"]) == (
         "end",
         "done",
@@ -144,7 +159,9 @@ def test_a_fault_names_actor_and_client_and_what_is_not_finite_is_null(tmp_path)
     for party in ("client 3", "client actor 1", "run"):
         log.fault(Fault(math.nan, party, "Lost", "said"))
     log.end(None)
-    _, status, *faults, end = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    _, status, *faults, end = [
+        json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()
+    ]
     assert "staleness" not in status
     assert [(f["actor"], f["client"], f["update"], f["level"], f["time"]) for f in faults] == [
         ("client 3", 3, 7, "warning", None),
@@ -156,16 +173,24 @@ def test_a_fault_names_actor_and_client_and_what_is_not_finite_is_null(tmp_path)
 
 def test_epsilon_is_written_by_adversary_and_left_out_where_nothing_is_proved():
     found = status_scalars(Status(privacy=PrivacyLoss(mu_of(0.5, 1e-3), math.inf, 1e-3)))
-    assert {k: v for k, v in found.items() if "epsilon" in k} == {"epsilon_paper": pytest.approx(0.5)}
+    assert {k: v for k, v in found.items() if "epsilon" in k} == {
+        "epsilon_paper": pytest.approx(0.5)
+    }
     users = PrivacyLoss(math.nan, mu_of(2.0, 1e-5), 1e-5, mu_of(1.0, 1e-5), mu_of(3.0, 1e-5))
     found = status_scalars(Status(privacy=users))
-    assert (found["epsilon_external"], found["epsilon_client"], found["epsilon_server"]) == pytest.approx(
-        (1, 2, 3)
-    )
+    assert (
+        found["epsilon_external"],
+        found["epsilon_client"],
+        found["epsilon_server"],
+    ) == pytest.approx((1, 2, 3))
 
 
-def test_a_wrong_name_is_refused_with_the_nearest_and_a_missing_library_with_the_command(monkeypatch):
-    with pytest.raises(SpecError, match=r'--log: unknown log "tensorbord"\. Did you mean "tensorboard"'):
+def test_a_wrong_name_is_refused_with_the_nearest_and_a_missing_library_with_the_command(
+    monkeypatch,
+):
+    with pytest.raises(
+        SpecError, match=r'--log: unknown log "tensorbord"\. Did you mean "tensorboard"'
+    ):
         chosen_logs("csv,tensorbord")
     with pytest.raises(SpecError, match='--log: unknown log ""'):
         chosen_logs("csv,")
@@ -183,4 +208,6 @@ def test_without_a_folder_a_log_says_what_it_wants(name):
 
 def test_what_checkpoints_took_is_a_scalar_where_some_were_taken():
     assert "checkpoint_seconds" not in status_scalars(Status())
-    assert status_scalars(Status(checkpoints=2, checkpoint_seconds=0.25))["checkpoint_seconds"] == 0.25
+    assert (
+        status_scalars(Status(checkpoints=2, checkpoint_seconds=0.25))["checkpoint_seconds"] == 0.25
+    )

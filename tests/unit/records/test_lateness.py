@@ -26,7 +26,9 @@ def random_sync(seed: int, updates: int, clients: int) -> list[dict[str, Any]]:
                 "read": update - 1 - lag,
                 "lag": lag,
             }
-            rows.append(row | {"missed": missed, "pairs": 0 if pulled else 5 * missed, "pulled": pulled})
+            rows.append(
+                row | {"missed": missed, "pairs": 0 if pulled else 5 * missed, "pulled": pulled}
+            )
     return rows
 
 
@@ -97,11 +99,14 @@ def test_segments_are_counted_with_the_first_and_gaps_are_given_as_they_are():
 
 
 @pytest.mark.parametrize(
-    "damaged", [{"count": "3", "gaps": [], "recovered": 0}, {"count": 3, "gaps": [{}], "recovered": 0}, []]
+    "damaged",
+    [{"count": "3", "gaps": [], "recovered": 0}, {"count": 3, "gaps": [{}], "recovered": 0}, []],
 )
 def test_damaged_blocks_are_named(damaged):
     assert [fault.partition(":")[0] for fault in faults({"legs": damaged})] == ["legs"]
-    assert [fault.partition(":")[0] for fault in faults({"presence": {"client": 0}})] == ["presence"]
+    assert [fault.partition(":")[0] for fault in faults({"presence": {"client": 0}})] == [
+        "presence"
+    ]
 
 
 def test_a_client_is_silent_from_the_start_between_two_uploads_and_to_the_end():
@@ -119,7 +124,9 @@ def warned(offsets, settings=(), scenario="digits_dpzv", woke=()):
         "clock": [dict(zip(keys, values, strict=True)) | {"time": 0.0} for values in offsets],
         "service": [{"client": client, "woke": time} for client, time in woke],
     }
-    tables = {name: pa.Table.from_pylist(found, schema=SCHEMAS[name]) for name, found in rows.items()}
+    tables = {
+        name: pa.Table.from_pylist(found, schema=SCHEMAS[name]) for name, found in rows.items()
+    }
     spec = scenarios.load(scenario, ["clock.kind=wall", *settings])
     return clock_warnings(spec.arrivals, spec.split.clients, tables)
 

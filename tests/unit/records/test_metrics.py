@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 
 from raydpzv.keys import Key
 from raydpzv.records import metrics
-from raydpzv.records.schema import AGE_BINS, EVALUATION, MESSAGE, RELEASE, SCHEMAS, SERVICE, STALENESS
+from raydpzv.records.schema import (
+    AGE_BINS,
+    EVALUATION,
+    MESSAGE,
+    RELEASE,
+    SCHEMAS,
+    SERVICE,
+    STALENESS,
+)
 from tests.helpers.cpu import cpu_seconds, row_loop_seconds
 
 NAN = math.nan
@@ -26,11 +34,15 @@ def table(schema: pa.Schema, rows: list[dict[str, Any]]) -> pa.Table:
 def service(*rows: tuple[int, float, float, float]) -> pa.Table:
     """(client, woke, served, applied), in order of service."""
     names = ("client", "woke", "served", "applied")
-    return table(SERVICE, [dict(zip(names, r, strict=True)) | {"round": i + 1} for i, r in enumerate(rows)])
+    return table(
+        SERVICE, [dict(zip(names, r, strict=True)) | {"round": i + 1} for i, r in enumerate(rows)]
+    )
 
 
 def random_service(seed: int, clients: int, length: int) -> pa.Table:
-    """Round trips that do not overlap within a client, some without a reply, on a coarse time grid."""
+    """Round trips that do not overlap within a client, some without a reply, on a coarse time
+    grid.
+    """
     draw = Key(seed).generator()
     free = np.zeros(clients)
     rows = []
@@ -84,7 +96,14 @@ def test_staleness_divides_by_rows_that_have_an_age_and_merges_bins() -> None:
                 "age_max": 3,
                 "age_bins": bins(b0=1, b2=5),
             },
-            {"client": 2, "rows": 6, "missing": 0, "age_sum": 24, "age_max": 9, "age_bins": bins(b2=4, b4=2)},
+            {
+                "client": 2,
+                "rows": 6,
+                "missing": 0,
+                "age_sum": 24,
+                "age_max": 9,
+                "age_bins": bins(b2=4, b4=2),
+            },
             {"client": 0, "rows": 5, "missing": 5, "age_sum": 0, "age_max": 0, "age_bins": bins()},
         ],
     )
@@ -101,7 +120,10 @@ def test_staleness_divides_by_rows_that_have_an_age_and_merges_bins() -> None:
 def test_staleness_reads_a_slice_of_a_table() -> None:
     rows = table(
         STALENESS,
-        [{"client": 0, "rows": k, "age_sum": k, "age_max": 1, "age_bins": [k] * AGE_BINS} for k in (1, 2, 3)],
+        [
+            {"client": 0, "rows": k, "age_sum": k, "age_max": 1, "age_bins": [k] * AGE_BINS}
+            for k in (1, 2, 3)
+        ],
     )
     assert metrics.staleness(rows.slice(1, 1))[0].bins.tolist() == [2] * AGE_BINS
 
@@ -110,7 +132,10 @@ def test_staleness_of_a_table_in_pieces_is_that_of_the_whole() -> None:
     ages = [(k % 3, k) for k in range(9)]
     rows = table(
         STALENESS,
-        [{"client": m, "rows": k, "age_sum": k, "age_max": 1, "age_bins": [k] * AGE_BINS} for m, k in ages],
+        [
+            {"client": m, "rows": k, "age_sum": k, "age_max": 1, "age_bins": [k] * AGE_BINS}
+            for m, k in ages
+        ],
     )
     pieces = pa.concat_tables([rows.slice(0, 4), rows.slice(4, 0), rows.slice(4)])
     assert pieces.column("age_bins").num_chunks > 1
@@ -120,13 +145,16 @@ def test_staleness_of_a_table_in_pieces_is_that_of_the_whole() -> None:
 
 def test_a_delay_counts_the_others_served_between_read_and_apply() -> None:
     rows = service((0, 0.0, 2.0, 5.0), (1, 1.0, 3.0, 3.5), (1, 3.5, 5.0, 6.0), (0, 5.0, 7.0, NAN))
-    # client 0: services at 3 and 5 (5 <= applied counts); client 1: 2 lies in (1, 3.5], then none of others
+    # client 0: services at 3 and 5 (5 <= applied counts); client 1: 2 lies in (1, 3.5], then none
+    # of others
     assert [d.tolist() for d in metrics.delays(rows)] == [[2], [1, 0]]
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 10_000), st.integers(1, 5), st.integers(0, 40))
-def test_delays_gaps_and_lateness_agree_with_a_slow_count(seed: int, clients: int, length: int) -> None:
+def test_delays_gaps_and_lateness_agree_with_a_slow_count(
+    seed: int, clients: int, length: int
+) -> None:
     rows = random_service(seed, clients, length)
     trips = rows.to_pylist()
     slow: list[list[int]] = [[] for _ in range(clients)]
@@ -142,14 +170,18 @@ def test_delays_gaps_and_lateness_agree_with_a_slow_count(seed: int, clients: in
 
 
 def test_late_share_is_per_client_and_nan_without_uploads() -> None:
-    rows = table(SERVICE, [{"client": m, "late": late} for m, late in ((0, True), (0, False), (2, True))])
+    rows = table(
+        SERVICE, [{"client": m, "late": late} for m, late in ((0, True), (0, False), (2, True))]
+    )
     share = metrics.late_share(rows)
     assert share[[0, 2]].tolist() == [0.5, 1.0]
     assert math.isnan(share[1])
 
 
 def test_behind_is_by_what_share_the_rate_is_short_of_the_epochs() -> None:
-    """Epochs 1 s apart: client 0 takes 0.9 s for each, client 2 two seconds; rows come in any order."""
+    """Epochs 1 s apart: client 0 takes 0.9 s for each, client 2 two seconds; rows come in any
+    order.
+    """
     rows = [{"client": 0, "due": float(n), "woke": n + 0.1} for n in range(1, 21)]
     rows += [{"client": 2, "due": float(n), "woke": 2.0 * n - 1} for n in range(1, 21)]
     behind = metrics.behind(table(SERVICE, rows[::-1]), 4)
@@ -166,7 +198,9 @@ def test_throughput_is_uploads_over_the_time_of_the_last() -> None:
 def test_epsilon_is_the_last_release_of_each_round() -> None:
     names = ("round", "perturbation", "epsilon_paper", "epsilon_client")
     values = [(1, 0, 0.1, 1.0), (1, 1, 0.2, 2.0), (3, 0, NAN, math.inf)]
-    series = metrics.epsilon_series(table(RELEASE, [dict(zip(names, v, strict=True)) for v in values]))
+    series = metrics.epsilon_series(
+        table(RELEASE, [dict(zip(names, v, strict=True)) for v in values])
+    )
     assert series.round.tolist() == [1, 3]
     assert series.client.tolist() == [2.0, math.inf]
     np.testing.assert_array_equal(series.paper, [0.2, NAN])
@@ -177,7 +211,12 @@ def test_accuracy_is_joined_with_the_bytes_sent_by_its_round() -> None:
         EVALUATION,
         [
             {"round": r, "time": r / 2, "part": part, "accuracy": a}
-            for r, part, a in ((0, "test", 0.1), (2, "test", 0.6), (2, "train", 0.9), (9, "test", 0.5))
+            for r, part, a in (
+                (0, "test", 0.1),
+                (2, "test", 0.6),
+                (2, "train", 0.9),
+                (9, "test", 0.5),
+            )
         ],
     )
     series = metrics.accuracy_series(rows, MESSAGES)
@@ -202,7 +241,9 @@ def test_the_best_model_is_the_first_that_validates_best_whatever_it_scores_on_t
 
 
 def test_loss_leaves_out_what_was_not_computed() -> None:
-    rows = table(SERVICE, [{"round": 1, "loss": 2.0}, {"round": 2, "loss": NAN}, {"round": 3, "loss": 1.0}])
+    rows = table(
+        SERVICE, [{"round": 1, "loss": 2.0}, {"round": 2, "loss": NAN}, {"round": 3, "loss": 1.0}]
+    )
     rounds, loss = metrics.loss_series(rows)
     assert (rounds.tolist(), loss.tolist()) == ([1, 3], [2.0, 1.0])
 
@@ -219,7 +260,14 @@ def test_the_summary_block_is_the_folds_in_plain_numbers() -> None:
     ages = table(
         STALENESS,
         [
-            {"client": m, "rows": 4, "missing": m, "age_sum": 8, "age_max": 5, "age_bins": [0] * AGE_BINS}
+            {
+                "client": m,
+                "rows": 4,
+                "missing": m,
+                "age_sum": 8,
+                "age_max": 5,
+                "age_bins": [0] * AGE_BINS,
+            }
             for m in (0, 2)
         ],
     )
@@ -258,11 +306,18 @@ def test_a_million_rows_are_not_folded_one_by_one() -> None:
     draw = Key(3).generator()
     client = draw.integers(0, 20, count).astype(np.int32)
     served = np.arange(count, dtype=float)
-    columns = {f.name: np.zeros(count) for f in SERVICE} | {"round": np.arange(count) + 1, "client": client}
+    columns = {f.name: np.zeros(count) for f in SERVICE} | {
+        "round": np.arange(count) + 1,
+        "client": client,
+    }
     columns |= {"woke": served - draw.random(count) * 50, "served": served, "applied": served + 0.5}
-    rows = pa.table({f.name: pa.array(columns[f.name]).cast(f.type) for f in SERVICE}, schema=SERVICE)
+    rows = pa.table(
+        {f.name: pa.array(columns[f.name]).cast(f.type) for f in SERVICE}, schema=SERVICE
+    )
     lags, steps, share = metrics.delays(rows), metrics.gaps(rows), metrics.late_share(rows)
-    folds = cpu_seconds(lambda: (metrics.delays(rows), metrics.gaps(rows), metrics.late_share(rows)))
+    folds = cpu_seconds(
+        lambda: (metrics.delays(rows), metrics.gaps(rows), metrics.late_share(rows))
+    )
     assert folds < row_loop_seconds([rows])  # measured: a fifth
     assert sum(map(len, lags)) == count
     assert len(share) == 20

@@ -6,7 +6,10 @@ from raydpzv.records.publish import publication
 from tests.helpers.synthetic_run import CLAIMS, PROVED
 
 KNOWING = [c for c in CLAIMS if c["adversary"] != "external"]
-UNAMPLIFIED = [*KNOWING, *(c | {"adversary": "external"} for c in CLAIMS if c["adversary"] == "client")]
+UNAMPLIFIED = [
+    *KNOWING,
+    *(c | {"adversary": "external"} for c in CLAIMS if c["adversary"] == "client"),
+]
 MIND = f"{PROVED} Mind: δ is large."
 
 
@@ -31,7 +34,9 @@ def test_what_counts_secret_batches_stays_where_an_outsiders_row_rests_on_them()
     assert found.adversary == "external"
     assert left(found) == [("external", "replace"), ("server", "replace")]
     said = found.summary["privacy_verdict"]
-    assert said.startswith("PRIVATE. ε = 1.01 (δ = 1e-05, replace one record) is proved against anyone")
+    assert said.startswith(
+        "PRIVATE. ε = 1.01 (δ = 1e-05, replace one record) is proved against anyone"
+    )
     assert "8.25" not in said
     assert said.endswith("Mind: δ is large.")
 
@@ -43,7 +48,9 @@ def test_the_largest_epsilon_of_who_knows_batches_is_what_an_outsiders_is_held_a
         {**CLAIMS[1], "adversary": who, "epsilon": e} for who, e in ((adversary, 2.0), (other, 0.5))
     )
     assert published([large, small, CLAIMS[3]]).adversary == "external"
-    assert published([{**large, "epsilon": 1.01}, small, CLAIMS[3]]).adversary != "external", "control"
+    assert published([{**large, "epsilon": 1.01}, small, CLAIMS[3]]).adversary != "external", (
+        "control"
+    )
 
 
 def test_without_a_row_that_holds_where_the_ledger_is_seen_there_is_no_adversary():
@@ -55,7 +62,11 @@ def test_without_a_row_that_holds_where_the_ledger_is_seen_there_is_no_adversary
 
 
 def test_no_path_of_the_operators_and_nothing_unknown_leaves():
-    settings = {"seed": 3, "data": {"source": "csv", "file": "mine/x"}, "arrivals": {"file": "mine/y"}}
+    settings = {
+        "seed": 3,
+        "data": {"source": "csv", "file": "mine/x"},
+        "arrivals": {"file": "mine/y"},
+    }
     found = publication(
         {
             "status": "failed",

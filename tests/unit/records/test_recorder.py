@@ -43,7 +43,10 @@ def rows_of(name, count, seed=0):
 
 def slow(rows):
     """What the rows are as Arrow makes tables of dictionaries, value by value."""
-    return {name: pa.Table.from_pylist(rows.get(name, []), schema=schema) for name, schema in SCHEMAS.items()}
+    return {
+        name: pa.Table.from_pylist(rows.get(name, []), schema=schema)
+        for name, schema in SCHEMAS.items()
+    }
 
 
 @pytest.mark.parametrize("name", SCHEMAS)
@@ -118,7 +121,9 @@ def test_arrays_of_rows_are_rows_one_by_one(count):
             for row in some:
                 write(tuple(row.values()))
         else:
-            write(np.array([[*list(row.values())[:-1], *row["age_bins"]] for row in some], np.int64))
+            write(
+                np.array([[*list(row.values())[:-1], *row["age_bins"]] for row in some], np.int64)
+            )
     assert digest(together.drain(), SCHEMAS) == digest(one_by_one.drain(), SCHEMAS)
     skipping = Recorder(frozenset({"staleness"}))
     skipping.writer("staleness")(np.zeros((1, 30), np.int64))
@@ -172,7 +177,9 @@ def test_digests_are_those_of_the_values_whatever_their_pieces(name):
     for cuts in ([], [5], [0, 5, 5, 12, 13], range(14)):
         ends = [0, *cuts, 13]
         pieces = [expected[name][a:b] for a, b in pairwise(ends)]
-        assert digest(expected | {name: pa.concat_tables(pieces)}, SCHEMAS) == state.hexdigest(), cuts
+        assert digest(expected | {name: pa.concat_tables(pieces)}, SCHEMAS) == state.hexdigest(), (
+            cuts
+        )
 
 
 def test_every_nan_has_the_same_digest():
@@ -203,7 +210,9 @@ def test_epsilons_are_made_of_all_rows_at_once():
     for row in rows:
         recorder.emit("release", **row)
     found = recorder.drain()
-    expected = slow({"release": [row | {name: row[name] / 2 for name in MU_COLUMNS} for row in rows]})
+    expected = slow(
+        {"release": [row | {name: row[name] / 2 for name in MU_COLUMNS} for row in rows]}
+    )
     assert digest(found, SCHEMAS) == digest(expected, SCHEMAS)
     assert asked == [(2, 30)]
     recorder.drain()
@@ -216,12 +225,18 @@ POOL = "import {first}; import pyarrow; print(pyarrow.default_memory_pool().back
 @pytest.mark.parametrize(
     ("first", "chosen"),
     [
-        *(("raydpzv", None), ("raydpzv", "mimalloc")),
-        *(("scenarios.cli", None), ("actors.vertical.server_actor", None)),
+        ("raydpzv", None),
+        ("raydpzv", "mimalloc"),
+        ("scenarios.cli", None),
+        ("actors.vertical.server_actor", None),
     ],
 )
-def test_rows_take_the_systems_memory_unless_somebody_has_chosen(first: str, chosen: str | None) -> None:
-    environment = {name: value for name, value in os.environ.items() if name != "ARROW_DEFAULT_MEMORY_POOL"}
+def test_rows_take_the_systems_memory_unless_somebody_has_chosen(
+    first: str, chosen: str | None
+) -> None:
+    environment = {
+        name: value for name, value in os.environ.items() if name != "ARROW_DEFAULT_MEMORY_POOL"
+    }
     if chosen:
         environment["ARROW_DEFAULT_MEMORY_POOL"] = chosen
     command = [sys.executable, "-c", POOL.format(first=first)]

@@ -18,12 +18,16 @@ from tests.helpers.kills import Killed
 
 
 def create(path):
-    with RunWriter.create(path, scenarios.load("frozen"), {"python": "3"}, OperatorSecrets(bytes(16), None)):
+    with RunWriter.create(
+        path, scenarios.load("frozen"), {"python": "3"}, OperatorSecrets(bytes(16), None)
+    ):
         return path
 
 
 def killed_at(path, operation, monkeypatch):
-    """Leave a folder whose creation ended before its n-th file or folder was there; tell whether there is one."""
+    """Leave a folder whose creation ended before its n-th file or folder was there; tell whether
+    there is one.
+    """
     count = []
 
     def counted(function):
@@ -91,7 +95,9 @@ def test_of_a_folder_that_cannot_be_locked_nobody_knows_how_its_run_is(tmp_path)
 # One reader of run folders: summaries of other formats, damage, and data that have moved.
 
 
-def folder_with(path: Path, summary: str, scenario: str = "seed = 1\n", environment: str = "{}") -> RunFolder:
+def folder_with(
+    path: Path, summary: str, scenario: str = "seed = 1\n", environment: str = "{}"
+) -> RunFolder:
     path.mkdir()
     (path / "scenario.toml").write_text(scenario)
     (path / "environment.json").write_text(environment)
@@ -175,9 +181,21 @@ def test_a_part_without_a_number_is_damage(finished):
 @pytest.mark.parametrize(
     "name",
     [
-        *("failure", "failure_reason", "private", "private_reason", "engine"),
-        *("largest_class_share", "ledger"),
-        *("drift", "user_level", "checkpoints", "versions", "staleness", "epsilon", "warnings", "updates"),
+        "failure",
+        "failure_reason",
+        "private",
+        "private_reason",
+        "engine",
+        "largest_class_share",
+        "ledger",
+        "drift",
+        "user_level",
+        "checkpoints",
+        "versions",
+        "staleness",
+        "epsilon",
+        "warnings",
+        "updates",
     ],
 )
 @pytest.mark.parametrize("value", ["[[]]", '{"clients": [3]}', "9" * 5000, '{"mean": "x"}'])

@@ -38,7 +38,9 @@ def test_rows_so_far_are_all_that_were_given_in_their_order(folder: RunFolder) -
     assert numbers(folder.so_far("release")) == []
 
 
-def test_the_record_of_a_run_without_an_end_has_its_checkpoints_rows_each_once(folder: RunFolder) -> None:
+def test_the_record_of_a_run_without_an_end_has_its_checkpoints_rows_each_once(
+    folder: RunFolder,
+) -> None:
     folder.append(faults(0))
     folder.hold(faults(1))
     assert recorded(folder.path) == [0]
@@ -55,7 +57,9 @@ def test_the_record_of_a_run_without_an_end_has_its_checkpoints_rows_each_once(f
     folder.write_summary({"status": "stopped"})
     for name in ("checkpoint.state", "checkpoint.before.state"):
         (folder.path / name).write_bytes(b"damage")
-    assert recorded(folder.path) == [0, 1, 2, 3, 4], "all rows of a run that has a summary are in parts"
+    assert recorded(folder.path) == [0, 1, 2, 3, 4], (
+        "all rows of a run that has a summary are in parts"
+    )
     (folder.path / "summary.json").unlink()
     with pytest.raises(DataError, match=r"checkpoint\.state: cannot be read"):
         recorded(folder.path)
@@ -134,7 +138,9 @@ def test_types_that_a_full_disk_kept_from_their_parts_come_with_the_next_rows_an
     with monkeypatch.context() as patch:
         encoded = store._encoded
         patch.setattr(
-            store, "_encoded", lambda table: full() if "message" in table.schema.names else encoded(table)
+            store,
+            "_encoded",
+            lambda table: full() if "message" in table.schema.names else encoded(table),
         )
         for number in (2, 3):
             with pytest.raises(RunError, match="No space left"):
@@ -161,7 +167,9 @@ def test_columns_are_those_of_parts_and_of_what_the_checkpoint_alone_has(folder:
     assert columns() == {"message": ["number 2"]}
     folder.hold(faults(3))
     folder.write_checkpoint(after(1))
-    assert {name: sorted(found) for name, found in columns().items()} == {"message": ["number 2", "number 3"]}
+    assert {name: sorted(found) for name, found in columns().items()} == {
+        "message": ["number 2", "number 3"]
+    }
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["the writer", "another process"])
@@ -201,7 +209,9 @@ def test_going_back_drops_what_came_after_the_checkpoint_however_it_was_given(
     folder.__exit__()
 
 
-def test_checkpoints_after_going_back_hold_no_row_twice_and_none_that_was_dropped(folder: RunFolder) -> None:
+def test_checkpoints_after_going_back_hold_no_row_twice_and_none_that_was_dropped(
+    folder: RunFolder,
+) -> None:
     """However often, and where nothing became a part meanwhile."""
     for number in range(4):
         folder.hold(faults(number))
@@ -257,7 +267,9 @@ def test_a_run_that_went_back_has_as_many_releases_to_make_up_for_as_its_ledger_
     assert numbers(RunFolder.open(folder.path).rows()["release"]) == [0, 1, 2], "none is dropped"
 
 
-def test_a_folder_is_written_by_one_process_and_let_go_of_where_it_is_damaged(folder: RunFolder) -> None:
+def test_a_folder_is_written_by_one_process_and_let_go_of_where_it_is_damaged(
+    folder: RunFolder,
+) -> None:
     with pytest.raises(InputError, match="another process is writing this run"):
         reopened(folder.path)
     folder.append(faults(0, 1))

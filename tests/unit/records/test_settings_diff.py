@@ -30,5 +30,7 @@ def test_the_first_that_differs_is_said_and_what_the_run_chose_is_no_other(there
 
 
 def test_wherever_the_data_lie(tmp_path):
-    here, moved = (spec("arrivals.kind=trace", f"arrivals.file={tmp_path}/{name}.csv") for name in ("a", "b"))
+    here, moved = (
+        spec("arrivals.kind=trace", f"arrivals.file={tmp_path}/{name}.csv") for name in ("a", "b")
+    )
     assert other_setting(here, moved) == ""

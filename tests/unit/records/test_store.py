@@ -19,7 +19,9 @@ from raydpzv.records.store import (
 )
 
 
-def test_each_write_gives_back_what_it_took(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_write_gives_back_what_it_took(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     given = 0
 
     class Pool:
@@ -43,7 +45,9 @@ def test_a_part_that_is_kept_is_read_again_only_if_another_has_its_name(
     extents, kept, read = {}, {}, []
     append_rows(tmp_path, drained(0, 3), extents)
     read_part = store._read
-    monkeypatch.setattr(store, "_read", lambda part, *of: (read.append(part.name), read_part(part, *of))[1])
+    monkeypatch.setattr(
+        store, "_read", lambda part, *of: (read.append(part.name), read_part(part, *of))[1]
+    )
 
     def rounds() -> list[int]:
         read.clear()
@@ -75,7 +79,9 @@ def test_rows_of_several_calls_come_back_in_their_order():
     found, wanted = unpacked_rows(b"".join(map(piece, pieces))), joined(pieces)
     assert set(found) == set(SCHEMAS)
     for name, table in wanted.items():
-        assert piece({name: found[name].combine_chunks()}) == piece({name: table.combine_chunks()}), name
+        assert piece({name: found[name].combine_chunks()}) == piece(
+            {name: table.combine_chunks()}
+        ), name
     assert found["numbers"]["round"].to_pylist() == [0, 1, 2, 3, 4]
     assert found["message"].num_rows == 0
     assert packed_rows(pieces[1]) == []

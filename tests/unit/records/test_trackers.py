@@ -19,7 +19,9 @@ SHORT = ["budget.updates=60", "evaluate.every=20", "privacy.noise=seeded"]
 def tracked(name, folder):
     """A run with this tracker, and its accuracies as the rows have them: (update, accuracy)."""
     pytest.importorskip(LOGS[name].library, reason=f"{name} is not installed")
-    run = raydpzv.run(raydpzv.load("digits_dpzv", SHORT), folder / "run", callbacks=chosen_logs(name))
+    run = raydpzv.run(
+        raydpzv.load("digits_dpzv", SHORT), folder / "run", callbacks=chosen_logs(name)
+    )
     return [(row["round"], row["accuracy"]) for row in run.rows("evaluation").to_pylist()]
 
 
@@ -33,14 +35,19 @@ def test_mlflow_reads_back_what_the_rows_hold(tmp_path):
     assert run.info.status == "FINISHED"
     assert run.data.params["budget.updates"] == "60"
     assert len(client.list_artifacts(run.info.run_id, "plots")) > 3
-    assert [(m.step, m.value) for m in client.get_metric_history(run.info.run_id, "accuracy")] == wanted
+    assert [
+        (m.step, m.value) for m in client.get_metric_history(run.info.run_id, "accuracy")
+    ] == wanted
 
 
 def test_trackio_reads_back_what_the_rows_hold(tmp_path, monkeypatch):
     monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
     wanted = tracked("trackio", tmp_path)
     with sqlite3.connect(tmp_path / "trackio" / "raydpzv.db") as database:
-        found = [(step, json.loads(m)) for step, m in database.execute("select step, metrics from metrics")]
+        found = [
+            (step, json.loads(m))
+            for step, m in database.execute("select step, metrics from metrics")
+        ]
     assert [(step, m["accuracy"]) for step, m in found if "accuracy" in m] == wanted
 
 
@@ -61,7 +68,9 @@ def test_wandb_keeps_what_the_rows_hold(tmp_path):
 
 
 class Fake:
-    """Stands for the library of a tracker: keeps what it is given, and the bytes of pictures as they are then."""
+    """Stands for the library of a tracker: keeps what it is given, and the bytes of pictures as
+    they are then.
+    """
 
     def __init__(self):
         self.pictures, self.logged, self.summary, self.ended = {}, [], {}, 0

@@ -18,14 +18,18 @@ def message_table(rows: list[tuple[int, int, str, int]]) -> pa.Table:
     """(round, client, direction, bytes)."""
     names = ("round", "client", "direction", "bytes")
     blank = {"kind": "", "sent": 0.0, "arrived": 0.0}
-    return pa.Table.from_pylist([blank | dict(zip(names, r, strict=True)) for r in rows], schema=MESSAGE)
+    return pa.Table.from_pylist(
+        [blank | dict(zip(names, r, strict=True)) for r in rows], schema=MESSAGE
+    )
 
 
 def evaluation_table(*rows: tuple[int, float, float]) -> pa.Table:
     """(round, time, accuracy)."""
     names = ("round", "time", "accuracy")
     blank: dict[str, Any] = {"part": "test", "loss": 0.0, "top_share": 0.1}
-    return pa.Table.from_pylist([blank | dict(zip(names, r, strict=True)) for r in rows], schema=EVALUATION)
+    return pa.Table.from_pylist(
+        [blank | dict(zip(names, r, strict=True)) for r in rows], schema=EVALUATION
+    )
 
 
 def random_messages(seed: int, length: int) -> list[tuple[int, int, str, int]]:
@@ -72,7 +76,13 @@ def test_clients_without_a_message_sent_nothing() -> None:
 
 def test_the_target_is_reached_at_the_first_evaluation_that_is_not_below_it() -> None:
     messages = message_table(
-        [(1, 0, "down", 100), (1, 0, "up", 4), (2, 0, "down", 300), (2, 0, "up", 8), (5, 1, "up", 16)]
+        [
+            (1, 0, "down", 100),
+            (1, 0, "up", 4),
+            (2, 0, "down", 300),
+            (2, 0, "up", 8),
+            (5, 1, "up", 16),
+        ]
     )
     # not in order, and the accuracy falls again afterwards
     scores = evaluation_table((4, 2.5, 0.8), (0, 0.0, 0.1), (2, 1.5, 0.75), (6, 3.5, 0.6))
@@ -110,7 +120,9 @@ def test_a_million_messages_of_many_clients_are_not_gone_through_one_by_one() ->
 
 def table(name: str, *rows: tuple[Any, ...]) -> pa.Table:
     schema = SCHEMAS[name]
-    return pa.Table.from_pylist([dict(zip(schema.names, row, strict=True)) for row in rows], schema=schema)
+    return pa.Table.from_pylist(
+        [dict(zip(schema.names, row, strict=True)) for row in rows], schema=schema
+    )
 
 
 def test_bytes_and_seconds_are_summed_by_phase() -> None:

@@ -1,4 +1,6 @@
-"""The file of rows that grows with each checkpoint: what one stands for stays readable until two others followed."""
+"""The file of rows that grows with each checkpoint: what one stands for stays readable until two
+others followed.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,11 @@ def test_what_a_checkpoint_stands_for_stays_while_the_file_grows(tmp_path: Path)
         log.add(drained(first + 1, 2))
         extents.append(checkpointed(log))
     assert checkpointed(log) == extents[2], "no rows were added"
-    assert [rounds(tmp_path, each) for each in extents] == [list(range(3)), list(range(6)), list(range(9))]
+    assert [rounds(tmp_path, each) for each in extents] == [
+        list(range(3)),
+        list(range(6)),
+        list(range(9)),
+    ]
     assert files(tmp_path) == ["00000.rows"]
 
 
@@ -120,7 +126,10 @@ def test_a_write_that_fails_midway_is_made_again_in_its_place(
 
     with monkeypatch.context() as patch:
         patch.setattr(
-            write_ahead_log, "open", lambda *given, **named: Full(plain(*given, **named)), raising=False
+            write_ahead_log,
+            "open",
+            lambda *given, **named: Full(plain(*given, **named)),
+            raising=False,
         )
         with pytest.raises(OSError, match="No space left"):
             log.write()
@@ -197,7 +206,9 @@ def test_rows_beyond_the_last_checkpoint_are_nobodys(tmp_path: Path) -> None:
     assert again.counts["numbers"] == 7 == folder.counts["numbers"]
 
 
-def test_where_the_last_rows_are_damaged_the_checkpoint_before_is_gone_back_to(tmp_path: Path) -> None:
+def test_where_the_last_rows_are_damaged_the_checkpoint_before_is_gone_back_to(
+    tmp_path: Path,
+) -> None:
     run, _ = folder_with_two_checkpoints(tmp_path)
     path = run / TAIL / "00000.rows"
     data = path.read_bytes()
@@ -264,6 +275,8 @@ def test_a_whole_checkpoint_that_says_other_things_is_named(tmp_path: Path, fact
     """As one of a later version may."""
     run, _ = folder_with_two_checkpoints(tmp_path)
     before(run / CHECKPOINT).unlink()
-    (run / CHECKPOINT).write_bytes(hashlib.sha256(facts + b"\n").hexdigest().encode() + b"\n" + facts + b"\n")
+    (run / CHECKPOINT).write_bytes(
+        hashlib.sha256(facts + b"\n").hexdigest().encode() + b"\n" + facts + b"\n"
+    )
     with pytest.raises(DataError, match=r"checkpoint\.state: cannot be read"):
         RunFolder(run).checkpoint()

@@ -38,7 +38,9 @@ def test_the_page_draws_every_line_and_asks_nothing_of_a_network(folder: Path) -
     accuracy, costs = Page(source).data["charts"]
     runs, curves, _ = field().tables
     found = lines(runs, curves)
-    assert [one["name"] for one in accuracy["series"]] == [named(line.label, line.epsilon) for line in found]
+    assert [one["name"] for one in accuracy["series"]] == [
+        named(line.label, line.epsilon) for line in found
+    ]
     for one, line in zip(accuracy["series"], found, strict=True):
         assert one["y"] == pytest.approx(band(line.curves, "update").median.tolist(), rel=1e-6)
     assert costs["series"][1]["notes"] == ["ε 1"]
@@ -87,15 +89,17 @@ def test_an_earlier_picture_that_is_no_longer_drawn_goes(tmp_path: Path) -> None
     page = write_comparison(tmp_path, made, About("t", "", [])).read_text(encoding="utf-8")
     assert not (tmp_path / "plots" / "bytes_to_target.png").exists()
     assert (
-        "bytes to target is left out: no line that sends anything reached a target with half of its runs."
-        in page
+        "bytes to target is left out: no line that sends anything reached a target with half of "
+        "its runs." in page
     )
 
 
 @pytest.mark.parametrize("epsilon", [None, 1.0])
 def test_a_comparison_of_one_run(tmp_path: Path, epsilon: float | None) -> None:
     made = Made().run("日本 $x$ _", epsilon, 0, 0.9)
-    page = write_comparison(tmp_path, made.tables, About("one", "", [0.8])).read_text(encoding="utf-8")
+    page = write_comparison(tmp_path, made.tables, About("one", "", [0.8])).read_text(
+        encoding="utf-8"
+    )
     missing = {"accuracy_over_epsilon"} if epsilon is None else set()
     assert {p.stem for p in tmp_path.glob("plots/*.png")} == ALL - missing
     assert "日本 $x$ _" in page
@@ -108,10 +112,21 @@ def test_all_runs_failed_before_they_began(tmp_path: Path) -> None:
     made = Made()
     for seed in (0, 1):
         made.run(
-            "a", 1.0, seed, 0.5, outcome="failed", status="missing", accuracy=math.nan, reason="no memory"
+            "a",
+            1.0,
+            seed,
+            0.5,
+            outcome="failed",
+            status="missing",
+            accuracy=math.nan,
+            reason="no memory",
         )
     made.curves.clear()
-    page = Page(write_comparison(tmp_path, made.tables, About("none", "", [0.8])).read_text(encoding="utf-8"))
+    page = Page(
+        write_comparison(tmp_path, made.tables, About("none", "", [0.8])).read_text(
+            encoding="utf-8"
+        )
+    )
     assert {p.stem for p in tmp_path.glob("plots/*.png")} == {"accuracy_over_epsilon"}
     assert "accuracy over updates is left out: no run has finished." in page.words
     assert "2 failed" in page.words
@@ -122,6 +137,10 @@ def test_all_runs_failed_before_they_began(tmp_path: Path) -> None:
 def test_nothing_was_run_at_all(tmp_path: Path) -> None:
     made = Made().run("a", 1.0, 0, 0.5, outcome="not run", status="missing", accuracy=math.nan)
     made.curves.clear()
-    page = Page(write_comparison(tmp_path, made.tables, About("none", "", [0.8])).read_text(encoding="utf-8"))
+    page = Page(
+        write_comparison(tmp_path, made.tables, About("none", "", [0.8])).read_text(
+            encoding="utf-8"
+        )
+    )
     assert not list(tmp_path.glob("plots/*.png"))
     assert "1 not run" in page.words

@@ -43,7 +43,9 @@ def test_curves_are_medians_in_bands_and_a_failed_run_is_crossed_out() -> None:
 
 def test_bytes_are_logarithmic_where_they_span_much() -> None:
     spans = plots.accuracy_over_bytes(lines(*field().tables[:2]))
-    close = plots.accuracy_over_bytes(lines(*Made().run("a", None, 0, 0.9).run("b", None, 0, 0.8).tables[:2]))
+    close = plots.accuracy_over_bytes(
+        lines(*Made().run("a", None, 0, 0.9).run("b", None, 0, 0.8).tables[:2])
+    )
     assert {ax.get_xscale() for ax in spans.figure.axes} == {"log"}
     assert {ax.get_xscale() for ax in close.figure.axes} == {"linear"}
     assert plots.DISCLAIMER not in close.caption  # there is no ε in it
@@ -63,7 +65,9 @@ def test_final_accuracies_over_epsilon_with_controls_as_levels() -> None:
     picture = plots.accuracy_over_epsilon(lines(*field().tables[:2]))
     (ax,) = picture.figure.axes
     assert [t.get_text() for t in ax.get_xticklabels()] == ["none", "10", "1"]
-    heights = {round(float(y), 6) for line in ax.get_lines() for y in np.atleast_1d(line.get_ydata())}
+    heights = {
+        round(float(y), 6) for line in ax.get_lines() for y in np.atleast_1d(line.get_ydata())
+    }
     assert {0.8, 0.5, 0.85, 0.4, 0.6} <= heights
     bars = ax.containers[0].lines[2][0].get_segments()
     assert bars[0][:, 1].tolist() == pytest.approx([0.7, 0.9])
@@ -77,7 +81,10 @@ def test_bars_to_a_target_are_medians_and_name_what_was_not_reached() -> None:
     assert [bar.get_width() for bar in ax.patches] == [40.0, 120.0]
     words = [t.get_text() for t in ax.texts]
     assert words == ["40 s (2 of 3)", "not reached", "120 s", "not reached", "not reached"]
-    assert [t.get_text() for t in ax.get_yticklabels()][:2] == ["quick <b>bold</b>", "quick <b>bold</b>, ε 1"]
+    assert [t.get_text() for t in ax.get_yticklabels()][:2] == [
+        "quick <b>bold</b>",
+        "quick <b>bold</b>, ε 1",
+    ]
     assert "No run reached 99 %." in picture.caption
     assert plots.DISCLAIMER in picture.caption
     assert plots.bytes_to_target(view(runs, curves, [0.99])) is None

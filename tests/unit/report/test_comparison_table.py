@@ -24,7 +24,9 @@ def run(label: str, epsilon: float | None, seed: int, **other: Any) -> dict[str,
     return row | other
 
 
-def curve(label: str, epsilon: float | None, seed: int, points: list[Point]) -> list[dict[str, Any]]:
+def curve(
+    label: str, epsilon: float | None, seed: int, points: list[Point]
+) -> list[dict[str, Any]]:
     names = ("update", "time", "bytes_up", "bytes_down", "accuracy")
     who = {"label": label, "epsilon": epsilon, "seed": seed, "loss": 1.0}
     return [who | dict(zip(names, point, strict=True)) for point in points]
@@ -37,12 +39,18 @@ def tables(runs: list[dict[str, Any]], *curves: list[dict[str, Any]]) -> tuple[p
 
 def a(seed: int, late: float, final: float) -> list[dict[str, Any]]:
     """A curve of "a" that passes 0.5 at update 10, and 300 bytes in all."""
-    points = [(0, 0.0, 0, 0, 0.1), (10, 2.0 + late, 100, 50, 0.5), (20, 4.0 + 2 * late, 200, 100, final)]
+    points = [
+        (0, 0.0, 0, 0, 0.1),
+        (10, 2.0 + late, 100, 50, 0.5),
+        (20, 4.0 + 2 * late, 200, 100, final),
+    ]
     return curve("a", None, seed, points)
 
 
 def three() -> tuple[pa.Table, pa.Table]:
-    """Line "a" without noise over three seeds, "b" at ε = 1 twice as slow and with fewer bytes, and a control."""
+    """Line "a" without noise over three seeds, "b" at ε = 1 twice as slow and with fewer bytes, and
+    a control.
+    """
     runs = [run("a", None, s, accuracy=x, peak_accuracy=x) for s, x in enumerate((0.8, 0.9, 0.6))]
     runs += [run("b", 1.0, s, accuracy=0.7, bytes_up=80, bytes_down=10, updates=40) for s in (0, 1)]
     runs.append(run("c", None, 0, control=True, accuracy=0.95, staleness=math.nan))
@@ -62,13 +70,19 @@ def test_medians_and_ranges_by_hand() -> None:
     row = by_line(view(*three(), [0.5]))["a", None]
     assert [row[f"accuracy_{w}"] for w in ("median", "min", "max")] == [0.8, 0.6, 0.9]
     assert (row["runs"], row["failures"], row["not_run"], row["why"]) == (3, 0, 0, "")
-    assert (row["updates_median"], row["bytes_up_median"], row["bytes_down_median"]) == (20, 200, 100)
+    assert (row["updates_median"], row["bytes_up_median"], row["bytes_down_median"]) == (
+        20,
+        200,
+        100,
+    )
     assert (row["seconds_median"], row["staleness_median"], row["private"]) == (4.0, 2.0, False)
     assert by_line(view(*three(), []))["b", 1.0]["private"]
 
 
 def test_lines_come_in_order_of_first_appearance_and_an_epsilon_makes_a_line() -> None:
-    runs, curves = tables([run("z", 1.0, 0), run("a", None, 0), run("z", 10.0, 0), run("z", 1.0, 1)])
+    runs, curves = tables(
+        [run("z", 1.0, 0), run("a", None, 0), run("z", 10.0, 0), run("z", 1.0, 1)]
+    )
     found = view(runs, curves, []).table
     assert list(zip(found["label"].to_pylist(), found["epsilon"].to_pylist(), strict=True)) == [
         ("z", 1.0),
@@ -106,7 +120,9 @@ def test_runs_in_which_nothing_moves_limit_no_budget() -> None:
 
 def test_a_run_that_was_evaluated_only_before_its_first_update_limits_no_budget() -> None:
     runs, curves = tables(
-        [run("a", None, 0), run("x", None, 0)], a(0, 0.0, 0.5), curve("x", None, 0, [(0, 1.0, 1, 0, 0.1)])
+        [run("a", None, 0), run("x", None, 0)],
+        a(0, 0.0, 0.5),
+        curve("x", None, 0, [(0, 1.0, 1, 0, 0.1)]),
     )
     assert view(runs, curves).bytes_at == 300
     assert view(runs, curves).seconds_at == 4.0
@@ -126,8 +142,14 @@ def test_the_cost_of_a_target_by_hand() -> None:
     assert other["seconds_0.5_median"] == 9.0  # the median of 8 and 10
     assert one["slower_0.5"] == 1.0
     assert other["slower_0.5"] == pytest.approx(9.0 / 2.5)
-    assert rows["c", None]["slower_0.5"] == pytest.approx(1.0 / 2.5)  # a control is quicker, and sets no pace
-    assert (one["reached_0.85"], one["seconds_0.85_min"], one["updates_0.85_median"]) == (1, 5.0, math.inf)
+    assert rows["c", None]["slower_0.5"] == pytest.approx(
+        1.0 / 2.5
+    )  # a control is quicker, and sets no pace
+    assert (one["reached_0.85"], one["seconds_0.85_min"], one["updates_0.85_median"]) == (
+        1,
+        5.0,
+        math.inf,
+    )
     assert one["bytes_0.85_max"] == math.inf
     assert [row["reached_0.99"] for row in rows.values()] == [0, 0, 0]
     assert all(math.isnan(row["slower_0.99"]) for row in rows.values())
@@ -157,7 +179,9 @@ def test_where_no_time_passes_nothing_is_slower() -> None:
         {"outcome": "diverged", "status": "done", "accuracy": math.nan},
     ],
 )
-def test_a_run_without_a_model_counts_with_accuracy_0_and_has_reached_nothing(broken: dict[str, Any]) -> None:
+def test_a_run_without_a_model_counts_with_accuracy_0_and_has_reached_nothing(
+    broken: dict[str, Any],
+) -> None:
     runs = [run("a", None, 0, accuracy=0.8), run("a", None, 1, peak_accuracy=0.9, **broken)]
     row = view(*tables(runs, a(0, 0.0, 0.8), a(1, 0.0, 0.9)), [0.5]).rows[0]
     assert [row[f"accuracy_{w}"] for w in ("median", "min", "max")] == [0.4, 0.0, 0.8]
@@ -167,11 +191,17 @@ def test_a_run_without_a_model_counts_with_accuracy_0_and_has_reached_nothing(br
     assert [row[f"best_{w}"] for w in ("min", "max")] == [0.0, 0.75]
     assert (row["equal_bytes_min"], row["equal_seconds_min"]) == (0.0, 0.0)
     assert (row["runs"], row["failures"], row["why"]) == (2, 1, f"1 {broken['outcome']}")
-    assert (row["reached_0.5"], row["seconds_0.5_median"], row["seconds_0.5_min"]) == (1, math.inf, 2.0)
+    assert (row["reached_0.5"], row["seconds_0.5_median"], row["seconds_0.5_min"]) == (
+        1,
+        math.inf,
+        2.0,
+    )
 
 
 @pytest.mark.parametrize("outcome", ["constant prediction", "one class' share", "diverged"])
-def test_a_failed_run_with_a_model_counts_with_its_accuracy_but_reaches_nothing(outcome: str) -> None:
+def test_a_failed_run_with_a_model_counts_with_its_accuracy_but_reaches_nothing(
+    outcome: str,
+) -> None:
     runs = [run("a", None, 0, outcome=outcome, accuracy=0.9)]
     row = view(*tables(runs, a(0, 0.0, 0.9)), [0.5]).rows[0]
     assert outcome in FAILURES
@@ -192,21 +222,42 @@ def test_a_run_that_broke_off_does_not_shrink_the_equal_budget() -> None:
 
 def test_costs_of_runs_without_a_summary_do_not_pull_medians_to_0() -> None:
     gone = run(
-        "a", None, 1, outcome="failed", status="missing", updates=0, bytes_up=0, simulated_seconds=math.nan
+        "a",
+        None,
+        1,
+        outcome="failed",
+        status="missing",
+        updates=0,
+        bytes_up=0,
+        simulated_seconds=math.nan,
     )
     row = view(*tables([run("a", None, 0), gone], a(0, 0.0, 0.5)), []).rows[0]
     assert (row["updates_median"], row["bytes_up_median"], row["seconds_median"]) == (20, 200, 4.0)
 
 
 def test_runs_that_were_not_made_are_in_no_number() -> None:
-    begun = run("a", None, 1, outcome="not run", status="stopped", accuracy=0.1, reason="not started")
+    begun = run(
+        "a", None, 1, outcome="not run", status="stopped", accuracy=0.1, reason="not started"
+    )
     absent = run("b", 1.0, 0, outcome="not run", status="missing", accuracy=math.nan)
     short = curve("a", None, 1, [(0, 0.0, 0, 0, 0.1), (1, 0.1, 3, 0, 0.1)])
     runs, curves = tables([run("a", None, 0, accuracy=0.8), begun, absent], a(0, 0.0, 0.8), short)
     first, second = view(runs, curves, [0.5]).rows
-    assert (first["runs"], first["not_run"], first["failures"], first["accuracy_min"]) == (1, 1, 0, 0.8)
-    assert (second["runs"], second["not_run"], second["reached_0.5"], second["private"]) == (0, 1, 0, False)
-    assert all(math.isnan(second[n]) for n in ("accuracy_median", "updates_median", "seconds_0.5_median"))
+    assert (first["runs"], first["not_run"], first["failures"], first["accuracy_min"]) == (
+        1,
+        1,
+        0,
+        0.8,
+    )
+    assert (second["runs"], second["not_run"], second["reached_0.5"], second["private"]) == (
+        0,
+        1,
+        0,
+        False,
+    )
+    assert all(
+        math.isnan(second[n]) for n in ("accuracy_median", "updates_median", "seconds_0.5_median")
+    )
     assert view(runs, curves).bytes_at == 300
 
 
@@ -240,7 +291,8 @@ def test_evaluations_may_come_in_any_order() -> None:
     runs, curves = three()
     shuffled = curves.take(np.arange(curves.num_rows)[::-1])
     assert (
-        view(runs, shuffled, [0.5, 0.85]).rows.__repr__() == view(runs, curves, [0.5, 0.85]).rows.__repr__()
+        view(runs, shuffled, [0.5, 0.85]).rows.__repr__()
+        == view(runs, curves, [0.5, 0.85]).rows.__repr__()
     )
 
 
@@ -258,7 +310,9 @@ def test_in_a_band_a_finished_run_keeps_its_accuracy_and_a_broken_one_falls_to_0
     short: list[Point] = [(0, 0.0, 0, 0, 0.1), (10, 1.0, 10, 0, 0.3)]
     done, failed = run("a", None, 1), run("a", None, 1, outcome="diverged", status="failed")
     for other, low, x in ((done, 0.3, 2.5), (failed, 0.0, 4.0)):
-        line = lines(*tables([run("a", None, 0), other], a(0, 0.0, 0.8), curve("a", None, 1, short)))[0]
+        line = lines(
+            *tables([run("a", None, 0), other], a(0, 0.0, 0.8), curve("a", None, 1, short))
+        )[0]
         found = band(line.curves, "time")
         assert found.low.tolist() == [0.1, 0.3, low]
         assert found.x.tolist() == [0.0, 1.5, x]
@@ -272,7 +326,10 @@ def test_the_x_of_a_band_never_steps_back_where_a_run_breaks_off() -> None:
 
 
 def test_a_run_that_never_began_pulls_its_band_to_0() -> None:
-    runs = [run("a", None, 0), run("a", None, 1, outcome="failed", status="missing", accuracy=math.nan)]
+    runs = [
+        run("a", None, 0),
+        run("a", None, 1, outcome="failed", status="missing", accuracy=math.nan),
+    ]
     found = band(lines(*tables(runs, a(0, 0.0, 0.8)))[0].curves, "update")
     assert found.low.tolist() == [0.0, 0.0, 0.0]
     assert found.median.tolist() == [0.05, 0.25, 0.4]

@@ -31,7 +31,8 @@ def test_accuracy_rows_by_hand() -> None:
     assert [(r["runs"], r["failed"]) for r in rows] == [
         ("3", "1 constant" if n == 3 else "") for n in range(5)
     ]
-    # 40 updates of 100 bytes each way are 8000 bytes, in 40 s; the slow one is then before its first evaluation
+    # 40 updates of 100 bytes each way are 8000 bytes, in 40 s; the slow one is then before its
+    # first evaluation
     assert rows[0]["at 7.81 KiB"] == "80.00 % (70.00 to 90.00)"
     assert rows[2]["at 7.81 KiB"] == "10.00 %"
     assert rows[2]["at 40 s"] == "28.75 %"  # update 10 at 30 s: 0.1 + 0.75 / 4
@@ -40,10 +41,14 @@ def test_accuracy_rows_by_hand() -> None:
 
 
 def test_failures_of_several_kinds_are_counted_and_runs_not_made_are_said() -> None:
-    made = Made().run("a", None, 0, 0.5, outcome="diverged").run("a", None, 1, 0.5, outcome="diverged")
+    made = (
+        Made().run("a", None, 0, 0.5, outcome="diverged").run("a", None, 1, 0.5, outcome="diverged")
+    )
     assert runs_of(made.tables) == ["2, 2 FAILED"]
     assert grid_of(made.tables)[0]["failed"] == "2 diverged"
-    made.run("a", None, 2, 0.5, outcome="constant prediction").run("a", None, 3, 0.5, outcome="not run")
+    made.run("a", None, 2, 0.5, outcome="constant prediction").run(
+        "a", None, 3, 0.5, outcome="not run"
+    )
     assert runs_of(made.tables) == ["3, 3 FAILED, 1 not run"]
     assert grid_of(made.tables)[0]["failed"] == "2 diverged, 1 constant, 1 not run"
 
@@ -69,7 +74,9 @@ def test_what_validation_chose_has_a_column_where_something_was_chosen() -> None
 def test_areas_have_columns_where_there_are_two_classes() -> None:
     made = Made().run("a", None, 0, 0.5)
     assert "ROC AUC" not in grid_of(made.tables)[0]
-    made.run("b", None, 0, 0.7, roc_auc=0.75, pr_auc=0.8).run("b", None, 1, 0.7, roc_auc=0.85, pr_auc=0.9)
+    made.run("b", None, 0, 0.7, roc_auc=0.75, pr_auc=0.8).run(
+        "b", None, 1, 0.7, roc_auc=0.85, pr_auc=0.9
+    )
     found = grid_of(made.tables)
     assert [(row["ROC AUC"], row["PR AUC"]) for row in found] == [
         ("–", "–"),
@@ -82,7 +89,8 @@ def test_target_rows_by_hand() -> None:
     folded = view(runs, curves, [0.8, 0.99]).rows
     found = rows_of.target_grid(folded, 0.8)
     rows = [dict(zip(found.heads, row, strict=True)) for row in found.rows]
-    # seeds end at 0.9, 0.8 and 0.7: the first two reach 0.8, at update 40 (0.9: 0.7 at 30, 0.9 at 40)
+    # seeds end at 0.9, 0.8 and 0.7: the first two reach 0.8, at update 40 (0.9: 0.7 at 30, 0.9 at
+    # 40)
     assert (rows[0]["reached"], rows[0]["updates"]) == ("2 of 3", "40")
     assert rows[0]["bytes up and down"] == "7.81 KiB\n7.81 KiB to never"
     assert (rows[0]["seconds"], rows[0]["time, × the quickest"]) == ("40 s\n40 s to never", "1 ×")
@@ -98,18 +106,24 @@ def test_target_rows_by_hand() -> None:
 def test_a_control_that_predicts_one_class_is_no_failure_and_one_that_crashes_is() -> None:
     made = Made().run("a", None, 0, 0.5)
     for seed, outcome in enumerate(("constant prediction", "one class' share")):
-        made.run("frozen (control)", None, seed, 0.1, control=True, method="frozen", outcome=outcome)
+        made.run(
+            "frozen (control)", None, seed, 0.1, control=True, method="frozen", outcome=outcome
+        )
     assert runs_of(made.tables)[1] == "2 (2 predict one class)"
     assert rows_of.failures_line(made.tables[0]) == (
         "Failures: none of 3 runs; 2 of the control predict one class, as its clients never train"
     )
     assert rows_of.failure_lines(made.tables[0]) == []
     assert [r["failed"] for r in rows_of.run_rows(made.tables[0], {})] == [False] * 3
-    for control, method, outcome in ((True, "frozen", "failed"), (True, "sgd", "constant prediction")):
+    for control, method, outcome in (
+        (True, "frozen", "failed"),
+        (True, "sgd", "constant prediction"),
+    ):
         made.run(method, None, 2, 0.1, control=control, method=method, outcome=outcome)
         assert runs_of(made.tables)[-1] == "1, 1 FAILED"
         assert any(
-            line.startswith(f"FAILED: {method}, seed 2") for line in rows_of.failure_lines(made.tables[0])
+            line.startswith(f"FAILED: {method}, seed 2")
+            for line in rows_of.failure_lines(made.tables[0])
         )
         assert rows_of.run_rows(made.tables[0], {})[-1]["failed"]
 
@@ -117,14 +131,22 @@ def test_a_control_that_predicts_one_class_is_no_failure_and_one_that_crashes_is
 def test_a_control_s_failures_are_counted_beside_those_that_predict_one_class() -> None:
     made = Made()
     for seed, outcome in enumerate(("diverged", "constant prediction", "not run")):
-        made.run("frozen (control)", None, seed, 0.1, control=True, method="frozen", outcome=outcome)
+        made.run(
+            "frozen (control)", None, seed, 0.1, control=True, method="frozen", outcome=outcome
+        )
     assert runs_of(made.tables) == ["2, 1 FAILED (1 predicts one class), 1 not run"]
     assert grid_of(made.tables)[0]["failed"] == "1 diverged, 1 not run, control: 1 constant"
 
 
 def test_failure_lines_name_folder_and_reason_in_the_table_s_order() -> None:
-    made = Made().run("a", None, 0, 0.5).run("b", 2.0, 0, 0.1, outcome="diverged", reason="loss is nan")
-    made.run("a", None, 1, 0.5, outcome="failed", reason="no disk").run("b", 2.0, 1, 0.1, outcome="not run")
+    made = (
+        Made()
+        .run("a", None, 0, 0.5)
+        .run("b", 2.0, 0, 0.1, outcome="diverged", reason="loss is nan")
+    )
+    made.run("a", None, 1, 0.5, outcome="failed", reason="no disk").run(
+        "b", 2.0, 1, 0.1, outcome="not run"
+    )
     assert rows_of.failure_lines(made.tables[0]) == [
         "FAILED: a, seed 1 (runs/02-run): failed: no disk",
         "FAILED: b, calibrated to ε = 2, seed 0 (runs/01-run): diverged: loss is nan",
@@ -154,7 +176,10 @@ def test_the_largest_epsilon_of_the_seeds_counts_and_is_proved_only_if_all_are()
 
 def test_an_infinite_or_unstated_epsilon_proves_nothing() -> None:
     made = (
-        Made().run("a", 1.0, 0, 0.5).claim("a", 1.0, math.inf).claim("a", 1.0, math.nan, adversary="external")
+        Made()
+        .run("a", 1.0, 0, 0.5)
+        .claim("a", 1.0, math.inf)
+        .claim("a", 1.0, math.nan, adversary="external")
     )
     rows = compared_privacy(made.tables[2], made.tables[0]).rows
     assert [(r.adversary, r.epsilon, r.standing) for r in rows] == [
@@ -164,12 +189,23 @@ def test_an_infinite_or_unstated_epsilon_proves_nothing() -> None:
 
 def test_equal_claims_stand_once_and_unequal_ones_apart() -> None:
     made = Made()
-    for label, epsilon, claimed in (("a", 10.0, 9.0), ("b", 10.0, 9.0), ("c", 10.0, 9.5), ("a", 1.0, 8.0)):
+    for label, epsilon, claimed in (
+        ("a", 10.0, 9.0),
+        ("b", 10.0, 9.0),
+        ("c", 10.0, 9.5),
+        ("a", 1.0, 8.0),
+    ):
         made.run(label, epsilon, 0, 0.5).claim(label, epsilon, claimed)
         made.claim(label, epsilon, claimed, adversary="external", note="other")
         made.claim(label, epsilon, claimed / 2, relation="add_remove")
         made.claim(
-            label, epsilon, math.inf, adversary="server", mechanism="none", accountant="none", holds=False
+            label,
+            epsilon,
+            math.inf,
+            adversary="server",
+            mechanism="none",
+            accountant="none",
+            holds=False,
         )
     rows = compared_privacy(made.tables[2], made.tables[0]).grid.rows
     assert [r[:5] for r in rows] == [
@@ -241,8 +277,8 @@ def test_rows_have_one_line_each_and_columns_without_meaning_are_left_out():
 def test_failures_targets_and_privacy_are_a_line_each():
     said = printed(field().tables, [0.8, 0.99])
     assert (
-        "FAILED: 1 of 15 runs; first langsam λ [red], calibrated to ε = 10, seed 1 (runs/08-run): constant"
-        in said
+        "FAILED: 1 of 15 runs; first langsam λ [red], calibrated to ε = 10, seed 1 (runs/08-run): "
+        "constant" in said
     )
     assert "No run reached test accuracy 99 %." in said
     assert "Failures: none of 1 runs" in printed(Made().run("a", None, 0, 0.5).tables, [])
@@ -253,15 +289,17 @@ def test_a_failure_is_shown_in_words_of_today_and_unmade_runs_are_said():
     made.run("a", None, 1, 0.5, outcome="not run")
     line = failures_line(made.tables[0])
     assert line == (
-        "FAILED: 1 of 2 runs; 1 not made to the end, left out of every number; first a, seed 0 (runs/00-run): "
-        "single-class accuracy: why"
+        "FAILED: 1 of 2 runs; 1 not made to the end, left out of every number; first a, seed 0 "
+        "(runs/00-run): single-class accuracy: why"
     )
 
 
 def test_a_target_says_who_reached_it_cheapest():
     runs, curves, _ = field().tables
     line = target_line(view(runs, curves, [0.8]).rows, 0.8)
-    assert line.startswith("Reached test accuracy 80 %: 2 of 5 lines; fewest updates quick <b>bold</b> (40)")
+    assert line.startswith(
+        "Reached test accuracy 80 %: 2 of 5 lines; fewest updates quick <b>bold</b> (40)"
+    )
     assert "fewest bytes quick <b>bold</b> (7.81 KiB)" in line
     assert line.endswith("least simulated time quick <b>bold</b> (40 s)")
     some = Made()
@@ -276,8 +314,9 @@ def test_a_target_says_who_reached_it_cheapest():
 def test_the_line_on_privacy_counts_and_names_the_useful_epsilons():
     runs, _, claims = field().tables
     assert privacy_line(claims, runs) == (
-        "Privacy: 1 of 2 lines with noise is private; the others are NOT PRIVATE. quick <b>bold</b>, calibrated to "
-        "ε = 1: PRIVATE. ε = 8 (δ = 0.001, replace one record) is proved against all clients together."
+        "Privacy: 1 of 2 lines with noise is private; the others are NOT PRIVATE. quick "
+        "<b>bold</b>, calibrated to ε = 1: PRIVATE. ε = 8 (δ = 0.001, replace one record) is "
+        "proved against all clients together."
     )
     made = Made().run("a", 1.0, 0, 0.5, private=False).claim("a", 1.0, math.inf)
     runs, _, claims = made.tables

@@ -15,7 +15,10 @@ def test_special_letters_are_printed_and_figures_keep_their_units() -> None:
 
 
 def test_a_grid_is_a_tabular_whose_rows_have_a_cell_for_each_head() -> None:
-    columns = (Column("name", lambda row: row[0], align="left"), Column("a & b", lambda row: row[1]))
+    columns = (
+        Column("name", lambda row: row[0], align="left"),
+        Column("a & b", lambda row: row[1]),
+    )
     found = latex(grid(columns, [("x\ny", 1), ("$1$", 2)]), "two\nlines")
     assert found.splitlines() == [
         r"% Needs \usepackage{booktabs}.", "% two lines", r"\begin{tabular}{lr}", r"\toprule", r"name & a \& b \\",

@@ -78,7 +78,9 @@ def test_no_half_written_files_stay(run: Path, page: Page) -> None:
 
 @pytest.mark.usefixtures("unrendered")
 def test_a_run_that_is_not_private_says_so_first(tmp_path: Path) -> None:
-    source = write_report([build_run(tmp_path / "run", rounds=40, private=False)]).read_text(encoding="utf-8")
+    source = write_report([build_run(tmp_path / "run", rounds=40, private=False)]).read_text(
+        encoding="utf-8"
+    )
     words = Page(source).words
     assert "NOT PRIVATE" in words
     assert words.index("NOT PRIVATE") < words.index("Summary")
@@ -107,12 +109,17 @@ def test_several_runs_go_side_by_side_into_their_own_folder(tmp_path: Path) -> N
 def test_beside_a_run_that_is_not_private_a_private_one_still_shows_what_may_leave_alone(
     tmp_path: Path,
 ) -> None:
-    runs = [build_run(tmp_path / "a", rounds=60), build_run(tmp_path / "b", rounds=60, private=False)]
+    runs = [
+        build_run(tmp_path / "a", rounds=60),
+        build_run(tmp_path / "b", rounds=60, private=False),
+    ]
     lone = Page(write_report([runs[1]], tmp_path / "b").read_text(encoding="utf-8")).words
     both = Page(write_report(runs, tmp_path / "both").read_text(encoding="utf-8")).words
     accuracy = text.percent(RunFolder.open(runs[0]).summary()["accuracy"])
     assert accuracy not in both
-    assert accuracy in Page(write_report(runs, tmp_path / "all", operator=True).read_text()).words, "control"
+    assert (
+        accuracy in Page(write_report(runs, tmp_path / "all", operator=True).read_text()).words
+    ), "control"
     assert text.percent(RunFolder.open(runs[1]).summary()["accuracy"]) in both
     assert (STAYS in both, STAYS in lone) == (True, False)
 

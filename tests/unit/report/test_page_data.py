@@ -39,14 +39,19 @@ def test_clocks_are_exact_where_the_run_was_evaluated(tmp_path: Path) -> None:
     assert table["epsilon"][-1] == pytest.approx(8.25)
 
 
-def test_the_axis_of_epsilon_says_whose_it_is_and_is_left_out_where_nothing_is_stated(tmp_path: Path) -> None:
+def test_the_axis_of_epsilon_says_whose_it_is_and_is_left_out_where_nothing_is_stated(
+    tmp_path: Path,
+) -> None:
     run = view(tmp_path, "a", rounds=60)
     claimed = [c | {"holds": False} for c in run.summary["epsilon"] if c["adversary"] == "paper"]
     unproved = np.full(run.rows["release"].num_rows, np.inf)
     place = run.rows["release"].schema.get_field_index("epsilon_client")
     release = run.rows["release"].set_column(place, "epsilon_client", pa.array(unproved))
     paper = replace(
-        run, label="b", summary=run.summary | {"epsilon": claimed}, rows={**run.rows, "release": release}
+        run,
+        label="b",
+        summary=run.summary | {"epsilon": claimed},
+        rows={**run.rows, "release": release},
     )
     silent = replace(run, label="c", summary=run.summary | {"epsilon": []})
     assert page_data.axes([run], "virtual")[0]["epsilon"] == f"ε spent so far, {CLIENT}"
@@ -64,7 +69,9 @@ def test_the_axis_of_epsilon_says_whose_it_is_and_is_left_out_where_nothing_is_s
 def test_a_heat_map_has_the_mean_age_of_each_clients_embeddings(tmp_path: Path) -> None:
     run = view(tmp_path, "a", rounds=240)
     found = page_data.heat(run, "Staleness")
-    rows = [r for r in run.rows["staleness"].to_pylist() if r["client"] == 2 and r["round"] in (31, 32)]
+    rows = [
+        r for r in run.rows["staleness"].to_pylist() if r["client"] == 2 and r["round"] in (31, 32)
+    ]
     mean = sum(r["age_sum"] for r in rows) / sum(r["rows"] - r["missing"] for r in rows)
     assert (found["spans"], len(found["lanes"])) == (120, 4)
     assert found["mean"][2 * 120 + 15] == pytest.approx(mean, rel=1e-3)
@@ -78,9 +85,12 @@ def test_a_timeline_has_every_round_trip_or_says_how_many_a_bar_joins(
     whole = page_data.timeline(run, "Round trips", 1)
     assert sorted(whole["woke"]) == pytest.approx(sorted(r["woke"] for r in service), rel=1e-6)
     spans = [
-        sum(parts) for parts in zip(*(whole[n] for n in ("work", "upload", "serve", "reply")), strict=True)
+        sum(parts)
+        for parts in zip(*(whole[n] for n in ("work", "upload", "serve", "reply")), strict=True)
     ]
-    lasted = [(r["served"] if np.isnan(r["applied"]) else r["applied"]) - r["woke"] for r in service]
+    lasted = [
+        (r["served"] if np.isnan(r["applied"]) else r["applied"]) - r["woke"] for r in service
+    ]
     assert sum(spans) == pytest.approx(sum(lasted), rel=1e-5)
     monkeypatch.setattr(page_data, "_TRIPS", 80)
     joined = page_data.timeline(run, "Round trips", 1)

@@ -1,4 +1,6 @@
-"""Pages as a person sees them: headless Chromium at two widths, light and dark, with mouse and keyboard."""
+"""Pages as a person sees them: headless Chromium at two widths, light and dark, with mouse and
+keyboard.
+"""
 
 import json
 from collections.abc import Iterator
@@ -61,7 +63,9 @@ def centre(browser: Tab, selector: str, across: float = 0.5) -> tuple[float, flo
 
 def drawn(browser: Tab, chart: int) -> str:
     """Return the pixels of a chart."""
-    pixels: str = browser.run(f"document.querySelectorAll('[data-chart] canvas')[{chart}].toDataURL()")
+    pixels: str = browser.run(
+        f"document.querySelectorAll('[data-chart] canvas')[{chart}].toDataURL()"
+    )
     return pixels
 
 
@@ -76,12 +80,22 @@ def test_pages_are_quiet_short_and_open_with_a_chart(
         assert (browser.logged, browser.asked) == ([], [(folder / page).as_uri()])
         assert wide <= width
         assert high <= screens * height
-        legends = "[...document.querySelectorAll('.legend')].map(l => l.scrollHeight - l.clientHeight)"
+        legends = (
+            "[...document.querySelectorAll('.legend')].map(l => l.scrollHeight - l.clientHeight)"
+        )
         assert max(browser.run(legends)) <= 1, "no name is hidden"
         below = "p.getBoundingClientRect().bottom - p.lastChild.getBoundingClientRect().bottom"
-        assert max(browser.run(f"[...document.querySelectorAll('.plot')].map(p => {below})")) <= 8, "no gap"
-        assert browser.run("document.querySelector('.plot canvas').getBoundingClientRect().bottom") <= height
-        assert browser.run("getComputedStyle(document.body).backgroundColor === 'rgb(13, 17, 23)'") is dark
+        assert (
+            max(browser.run(f"[...document.querySelectorAll('.plot')].map(p => {below})")) <= 8
+        ), "no gap"
+        assert (
+            browser.run("document.querySelector('.plot canvas').getBoundingClientRect().bottom")
+            <= height
+        )
+        assert (
+            browser.run("getComputedStyle(document.body).backgroundColor === 'rgb(13, 17, 23)'")
+            is dark
+        )
     browser.run("console.error('heard')")
     assert browser.logged, "control"
 
@@ -96,10 +110,10 @@ def test_numbers_of_the_privacy_table_and_labels_of_tools_stay_on_one_line(
     (run / "summary.json").write_text(json.dumps(summary))
     page = write_page([run], operator=True)[0]
     words = (
-        "[...document.querySelectorAll('.tools label, .claims td.right')].map(e => {"
-        "const node = [...e.childNodes].find(n => n.nodeType === 3 && n.data.trim()), range = document.createRange();"
-        "range.selectNodeContents(node || e);"
-        "return [range.toString(), new Set([...range.getClientRects()].map(r => Math.round(r.top))).size]; })"
+        "[...document.querySelectorAll('.tools label, .claims td.right')].map(e => {const node = "
+        "[...e.childNodes].find(n => n.nodeType === 3 && n.data.trim()), range = "
+        "document.createRange();range.selectNodeContents(node || e);return [range.toString(), new "
+        "Set([...range.getClientRects()].map(r => Math.round(r.top))).size]; })"
     )
     for width, height, dark in WINDOWS:
         browser.open(page, width, height, dark=dark)
@@ -110,7 +124,9 @@ def test_numbers_of_the_privacy_table_and_labels_of_tools_stay_on_one_line(
         assert browser.run("document.querySelectorAll('.claims details + details').length") == 0
 
 
-@pytest.mark.skipif(not AXE.is_file(), reason="needs axe-core: .ci/run fetches it and sets RAYDPZV_AXE")
+@pytest.mark.skipif(
+    not AXE.is_file(), reason="needs axe-core: .ci/run fetches it and sets RAYDPZV_AXE"
+)
 @pytest.mark.parametrize("page", ["run/report.html", "comparison.html"])
 def test_axe_finds_nothing_serious(browser: Tab, folder: Path, page: str) -> None:
     found = "axe.run().then(r => JSON.stringify(r.violations.map(v => [v.impact, v.id, v.nodes[0].html])))"
@@ -124,7 +140,9 @@ def test_axe_finds_nothing_serious(browser: Tab, folder: Path, page: str) -> Non
     assert any(one[1] == "image-alt" for one in json.loads(browser.run(found))), "control"
 
 
-def test_hovering_and_arrow_keys_read_the_values_that_the_rows_hold(browser: Tab, run: Path) -> None:
+def test_hovering_and_arrow_keys_read_the_values_that_the_rows_hold(
+    browser: Tab, run: Path
+) -> None:
     rows = RunFolder(run.parent).rows()["evaluation"].to_pylist()
     browser.open(run)
     browser.run("document.querySelector('.first .draw').focus()")
@@ -132,15 +150,20 @@ def test_hovering_and_arrow_keys_read_the_values_that_the_rows_hold(browser: Tab
     read = f"{value} + ' ' + document.querySelector('.first .at').textContent"
     for row in rows[:3]:
         browser.key("ArrowRight")
-        assert browser.run(read).startswith(f"{100 * row['accuracy']:.2f} % at {row['round']} (updates")
+        assert browser.run(read).startswith(
+            f"{100 * row['accuracy']:.2f} % at {row['round']} (updates"
+        )
     last, left = (
         rows[-1],
         browser.run("document.querySelector('.first .u-over').getBoundingClientRect().right"),
     )
     browser.mouse("Moved", left - 2, centre(browser, ".first .u-over")[1])
-    assert browser.run(read).startswith(f"{100 * last['accuracy']:.2f} % at {last['round']} (updates")
+    assert browser.run(read).startswith(
+        f"{100 * last['accuracy']:.2f} % at {last['round']} (updates"
+    )
     browser.run(
-        "(s => { s.value = 'time'; s.dispatchEvent(new Event('change')); })(document.querySelector('#axis'))"
+        "(s => { s.value = 'time'; s.dispatchEvent(new Event('change')); "
+        "})(document.querySelector('#axis'))"
     )
     browser.run("document.querySelector('.first .draw').focus()")
     browser.key("ArrowRight")
@@ -148,7 +171,9 @@ def test_hovering_and_arrow_keys_read_the_values_that_the_rows_hold(browser: Tab
     assert browser.run(read) == f"{100 * rows[0]['accuracy']:.2f} % at {time} (simulated seconds)"
 
 
-def test_a_drag_zooms_all_charts_and_a_double_click_shows_the_whole_range(browser: Tab, run: Path) -> None:
+def test_a_drag_zooms_all_charts_and_a_double_click_shows_the_whole_range(
+    browser: Tab, run: Path
+) -> None:
     browser.open(run)
     before = [drawn(browser, chart) for chart in (0, 1, 2)]
     for kind, across in (("Moved", 0.3), ("Pressed", 0.3), ("Moved", 0.6), ("Released", 0.6)):
@@ -170,12 +195,8 @@ def test_a_name_in_the_legend_hides_its_curve(browser: Tab, run: Path) -> None:
 
 def test_the_table_sorts_filters_and_hides_columns(browser: Tab, folder: Path) -> None:
     browser.open(folder / "comparison.html")
-    names = (
-        "[...document.querySelectorAll('.sorted tbody tr:not([hidden])')].map(r => r.cells[{}].textContent)"
-    )
-    head = (
-        "[...document.querySelectorAll('.sorted thead th')].find(h => h.textContent.startsWith('accuracy'))"
-    )
+    names = "[...document.querySelectorAll('.sorted tbody tr:not([hidden])')].map(r => r.cells[{}].textContent)"
+    head = "[...document.querySelectorAll('.sorted thead th')].find(h => h.textContent.startsWith('accuracy'))"
     place = browser.run(f"{head}.cellIndex")
     whole = browser.run(names.format(place))
     for direction in ("ascending", "descending"):
@@ -185,12 +206,16 @@ def test_the_table_sorts_filters_and_hides_columns(browser: Tab, folder: Path) -
         assert browser.run(f"{head}.getAttribute('aria-sort')") == direction
     assert sorted(whole) == sorted(browser.run(names.format(place)))
     browser.run(
-        "(f => { f.value = 'LANGSAM'; f.dispatchEvent(new Event('input')); })(document.querySelector('#filter'))"
+        "(f => { f.value = 'LANGSAM'; f.dispatchEvent(new Event('input')); "
+        "})(document.querySelector('#filter'))"
     )
     assert set(browser.run(names.format(0))) == {"langsam λ [red]"}
     assert browser.run("document.querySelector('#count').textContent") == "2 of 5 shown"
     browser.run("document.querySelector('#columns input').click()")
-    assert browser.run("getComputedStyle(document.querySelector('.sorted tbody td')).display") == "none"
+    assert (
+        browser.run("getComputedStyle(document.querySelector('.sorted tbody td')).display")
+        == "none"
+    )
 
 
 def test_a_script_in_a_name_is_shown_as_text(
@@ -226,7 +251,9 @@ def test_a_page_of_ten_long_runs_stays_small_and_draws(browser: Tab, tmp_path: P
     browser.open(page)
     assert browser.logged == []
     assert browser.run("[...document.querySelectorAll('.charts canvas')].every(c => c.width)")
-    assert "Long curves show the lowest and the highest row" in browser.run("document.body.innerText")
+    assert "Long curves show the lowest and the highest row" in browser.run(
+        "document.body.innerText"
+    )
 
 
 def long_run(label: str, seed: int, updates: int = 20_000, clients: int = 4) -> pages.ReportedRun:
@@ -252,7 +279,10 @@ def long_run(label: str, seed: int, updates: int = 20_000, clients: int = 4) -> 
     }
     rows = EMPTY | {
         name: pa.table(
-            [pa.array(found[field]).cast(SCHEMAS[name].field(field).type) for field in SCHEMAS[name].names],
+            [
+                pa.array(found[field]).cast(SCHEMAS[name].field(field).type)
+                for field in SCHEMAS[name].names
+            ],
             schema=SCHEMAS[name],
         )
         for name, found in columns.items()

@@ -23,7 +23,10 @@ def test_only_runs_of_the_same_method_need_more_than_its_name() -> None:
 def test_settings_tell_runs_of_one_scenario_apart() -> None:
     same = runs(*[("decomfl", "a", 0)] * 3, ("fedavg", "a", 0))
     trees = [
-        {"method": {"name": "decomfl", "perturbations": p, "asynchronous": a}, "clock": {"compute": c}}
+        {
+            "method": {"name": "decomfl", "perturbations": p, "asynchronous": a},
+            "clock": {"compute": c},
+        }
         for p, a, c in ((10, False, 0.0), (25, False, 0.0), (25, True, 0.2))
     ]
     trees.append({"method": {"name": "fedavg"}, "clock": {"compute": 9.0}})

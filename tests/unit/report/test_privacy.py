@@ -11,7 +11,13 @@ from raydpzv.privacy.mean import MeanReleasePlan
 from raydpzv.report.privacy import CONDITION, PrivacyBlock, privacy_table
 from tests.helpers.synthetic_run import CLAIMS, MECHANISM, SCOPE, TERMS
 
-PROVED = TERMS | {"adversary": "client", "epsilon": 8.25, "accountant": "PLD", "holds": True, "note": "why"}
+PROVED = TERMS | {
+    "adversary": "client",
+    "epsilon": 8.25,
+    "accountant": "PLD",
+    "holds": True,
+    "note": "why",
+}
 SIGMA = paper_sigma(epsilon=1.0, delta=1e-3, clip=2.0, releases=2000, rows=1437)
 
 
@@ -57,7 +63,13 @@ def test_rows_say_relation_standing_and_sensitivity() -> None:
     found = privacy_table(CLAIMS)
     heads = [head.partition("\n")[0] for head in found.grid.heads]
     cells = [dict(zip(heads, row, strict=True)) for row in found.grid.rows]
-    assert [c["standing"] for c in cells] == ["claimed", "proved", "proved", "proved", "nothing proved"]
+    assert [c["standing"] for c in cells] == [
+        "claimed",
+        "proved",
+        "proved",
+        "proved",
+        "nothing proved",
+    ]
     assert [c["ε"] for c in cells] == ["1", "8.25", "3.75", "1.01", "∞"]
     assert [c["sensitivity"] for c in cells] == ["0.3125", "0.3125", "0.1562", "0.3125", "–"]
     assert cells[2]["relation"] == "add/remove"
@@ -88,7 +100,9 @@ def test_the_conditional_column_is_there_only_with_a_conditional_number() -> Non
 @pytest.mark.parametrize("width", [80, 100, 120])
 @pytest.mark.parametrize("server", ["sgd", "frozen"])
 @pytest.mark.parametrize("batches", ["shuffle", "poisson"])
-def test_real_claims_fit_the_terminal_and_lose_no_word(server: str, batches: str, width: int) -> None:
+def test_real_claims_fit_the_terminal_and_lose_no_word(
+    server: str, batches: str, width: int
+) -> None:
     stated = [asdict(c) for c in setting(server, batches).table()]
     lines = printed(stated, width)
     assert max(map(len, lines)) <= width

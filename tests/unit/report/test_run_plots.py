@@ -25,7 +25,12 @@ from tests.helpers.synthetic_run import MECHANISM
 VERTICAL = [
     d
     for d in DRAWINGS
-    if d not in (run_plots.lag_histogram, client_plots.records_per_user, measure_plots.measures_over_updates)
+    if d
+    not in (
+        run_plots.lag_histogram,
+        client_plots.records_per_user,
+        measure_plots.measures_over_updates,
+    )
 ]
 
 
@@ -36,7 +41,14 @@ def private(tmp_path_factory: pytest.TempPathFactory) -> RunView:
 
 @pytest.fixture(scope="module")
 def exposed(tmp_path_factory: pytest.TempPathFactory) -> RunView:
-    return view(tmp_path_factory.mktemp("runs"), "plain", private=False, method="vafl", rounds=120, clients=2)
+    return view(
+        tmp_path_factory.mktemp("runs"),
+        "plain",
+        private=False,
+        method="vafl",
+        rounds=120,
+        clients=2,
+    )
 
 
 def with_claims(run: RunView, claims: list[dict[str, Any]]) -> RunView:
@@ -70,7 +82,10 @@ def test_accuracy_curves_are_the_folds(private: RunView, exposed: RunView) -> No
 def margin(shown: Figure) -> dict[str, tuple[float, float]]:
     """Words in the margin, with their height and the data's height that each stands for."""
     rings = [c.get_offsets()[0] for c in shown.axes[0].collections if isinstance(c, PathCollection)]
-    return {t.get_text(): (t.xy[1], float(r[1])) for t, r in zip(shown.axes[0].texts, rings, strict=True)}
+    return {
+        t.get_text(): (t.xy[1], float(r[1]))
+        for t, r in zip(shown.axes[0].texts, rings, strict=True)
+    }
 
 
 def test_the_final_accuracy_is_ringed_and_written(private: RunView, exposed: RunView) -> None:
@@ -118,7 +133,12 @@ def test_epsilon_names_both_curves_with_all_their_terms(private: RunView) -> Non
     words = legend_text(shown).replace("\n", " ")
     assert f"noised: {run_plots.PAPER}" in words
     assert f"noised: {run_plots.CLIENT}" in words
-    for term in ("δ = 1e-05", f"mechanism {MECHANISM}", "relation replace one record", "sensitivity 0.3125"):
+    for term in (
+        "δ = 1e-05",
+        f"mechanism {MECHANISM}",
+        "relation replace one record",
+        "sensitivity 0.3125",
+    ):
         assert words.count(term) == 2
     assert (
         words.count("accountant closed form (GDP)")
@@ -135,7 +155,9 @@ def test_epsilon_names_both_curves_with_all_their_terms(private: RunView) -> Non
     assert list(margin(shown)) == ["ε = 8.25", "ε = 1"]
 
 
-def test_releases_of_a_run_that_claims_epsilon_of_users_alone_are_no_curve(private: RunView) -> None:
+def test_releases_of_a_run_that_claims_epsilon_of_users_alone_are_no_curve(
+    private: RunView,
+) -> None:
     claims = [claim | {"scope": "all; unit: one user"} for claim in private.summary["epsilon"]]
     assert run_plots.epsilon_over_updates([with_claims(private, claims)]) is None
     both = figure(run_plots.epsilon_over_updates([with_claims(private, claims), private]))
@@ -143,7 +165,9 @@ def test_releases_of_a_run_that_claims_epsilon_of_users_alone_are_no_curve(priva
 
 
 def test_a_wide_span_of_epsilon_reads_in_plain_numbers(private: RunView) -> None:
-    shown = figure(run_plots.epsilon_over_updates([releases(private, [0.0, 157_480.0], [1.0, 2.0])]))
+    shown = figure(
+        run_plots.epsilon_over_updates([releases(private, [0.0, 157_480.0], [1.0, 2.0])])
+    )
     write = shown.axes[0].yaxis.get_major_formatter()
     assert [write(v) for v in (0.01, 1.0, 1000.0, 100_000.0)] == ["0.01", "1", "1,000", "100,000"]
     heights = {words: height for words, (height, _) in margin(shown).items()}
@@ -153,10 +177,14 @@ def test_a_wide_span_of_epsilon_reads_in_plain_numbers(private: RunView) -> None
 
 
 def test_a_proved_epsilon_is_drawn_while_it_is_useful(private: RunView) -> None:
-    picture = run_plots.epsilon_over_updates([releases(private, [20.0, 30.0], [10.0 * (1 + 5e-7), 10.1])])
+    picture = run_plots.epsilon_over_updates(
+        [releases(private, [20.0, 30.0], [10.0 * (1 + 5e-7), 10.1])]
+    )
     solid, dashed = figure(picture).axes[0].get_lines()
     assert list(solid.get_ydata()) == [10.0 * (1 + 5e-7)]
-    assert list(dashed.get_ydata()) == [20.0, 30.0], "what a paper claims is called not proved already"
+    assert list(dashed.get_ydata()) == [20.0, 30.0], (
+        "what a paper claims is called not proved already"
+    )
     assert f"{run_plots.CLIENT}: ε is above 10, no useful ε, at 1 of 2 rounds" in picture.caption
     assert "no useful ε" not in legend_text(figure(picture))
 
@@ -215,13 +243,16 @@ def test_pictures_of_clients_name_their_parties(private: RunView) -> None:
     trips = figure(client_plots.timeline([run])).axes[0]
     assert [tick.get_text() for tick in trips.get_yticklabels()] == names
     mixed = figure(client_plots.staleness_by_client([run, private])).axes
-    assert mixed[0].get_title("left") == "client 0", "runs that name their clients otherwise share the panel"
+    assert mixed[0].get_title("left") == "client 0", (
+        "runs that name their clients otherwise share the panel"
+    )
 
 
 def test_ticks_are_the_lowest_age_of_a_bin(private: RunView) -> None:
     ax = figure(client_plots.staleness_by_client([private])).axes[0]
     labels = {
-        int(t): label.get_text() for t, label in zip(ax.get_xticks(), ax.get_xticklabels(), strict=True)
+        int(t): label.get_text()
+        for t, label in zip(ax.get_xticks(), ax.get_xticklabels(), strict=True)
     }
     assert labels[1] == "1"
     assert labels[5] == "16"
@@ -231,14 +262,20 @@ def test_timeline_bars_end_where_the_reply_was_applied(private: RunView) -> None
     ax = figure(client_plots.timeline([private])).axes[0]
     end = ax.get_xlim()[1]
     bars = sorted(
-        (p.vertices[:, 0].min(), p.vertices[:, 0].max()) for c in ax.collections[:2] for p in c.get_paths()
+        (p.vertices[:, 0].min(), p.vertices[:, 0].max())
+        for c in ax.collections[:2]
+        for p in c.get_paths()
     )
     first = metrics.activity(private.rows["service"])[0]
     seen = first.woke < end
     np.testing.assert_allclose(bars, np.column_stack([first.woke, first.applied])[seen])
     late = ax.collections[1].get_paths()
     assert len(late) == (first.late & seen).sum() > 0
-    assert 8 <= np.median([(t.woke < end).sum() for t in metrics.activity(private.rows["service"])]) <= 13
+    assert (
+        8
+        <= np.median([(t.woke < end).sum() for t in metrics.activity(private.rows["service"])])
+        <= 13
+    )
 
 
 def test_round_trips_of_no_length_are_strokes(private: RunView) -> None:
@@ -322,7 +359,9 @@ def test_a_report_shows_who_has_what_and_what_each_phase_took(tmp_path, monkeypa
     (ax,) = shown.axes
     tops = [patch.get_data().values for patch in ax.patches]
     assert np.array_equal(tops[-1], np.sort(counts_SU.sum(0))[::-1])
-    assert [text.get_text() for text in shown.legends[0].get_texts()] == [f"silo {s}" for s in range(4)]
+    assert [text.get_text() for text in shown.legends[0].get_texts()] == [
+        f"silo {s}" for s in range(4)
+    ]
 
     rows = {row[0]: row[1:] for row in run_tables.phase_grid(view.rows).rows}
     assert list(rows) == ["key agreement", "end of the set-up", "failed silos", "rounds"]
@@ -331,7 +370,12 @@ def test_a_report_shows_who_has_what_and_what_each_phase_took(tmp_path, monkeypa
     assert float(rows["rounds"][-2]) > 0
 
     page = Page(write_report([tmp_path / "run"]).read_text())
-    for words in ("CPU seconds, silos", "key agreement", "8 users in 4 silos", "Records of each user"):
+    for words in (
+        "CPU seconds, silos",
+        "key agreement",
+        "8 users in 4 silos",
+        "Records of each user",
+    ):
         assert words in page.words
     summary = dict(run_summary.summary_rows(run.summary))
     assert summary["aggregation"] == "masked, records weights"

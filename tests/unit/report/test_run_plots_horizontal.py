@@ -46,7 +46,9 @@ def test_updates_are_named_by_the_kind_of_run(rounds: RunView, vertical: RunView
         assert words(figure(draw([rounds]))) == "updates of the model"
         assert words(figure(draw([vertical]))) == "updates (server rounds)"
         assert words(figure(draw([rounds, vertical]))) == "updates"
-    captions = [p.caption for r in (rounds, vertical) if (p := run_plots.accuracy_over_updates([r]))]
+    captions = [
+        p.caption for r in (rounds, vertical) if (p := run_plots.accuracy_over_updates([r]))
+    ]
     assert "a round of several uploads is one" in captions[0]
     assert "uploads the server has served" in captions[1]
     assert "round of several" not in captions[1]
@@ -63,7 +65,9 @@ def test_a_clock_that_stands_still_is_no_axis(rounds: RunView, alone: RunView) -
 def test_a_method_without_a_network_has_no_accuracy_over_bytes(rounds: RunView) -> None:
     message = rounds.rows["message"]
     free = message.set_column(
-        message.schema.get_field_index("bytes"), "bytes", pa.array([0] * message.num_rows, pa.int64())
+        message.schema.get_field_index("bytes"),
+        "bytes",
+        pa.array([0] * message.num_rows, pa.int64()),
     )
     agent = RunView("agent", rounds.summary | {"method": "mezo"}, rounds.rows | {"message": free})
     assert run_plots.accuracy_over_bytes([agent]) is None
@@ -76,7 +80,9 @@ def test_accuracy_over_bytes_is_logarithmic_where_runs_are_far_apart(
 ) -> None:
     assert figure(run_plots.accuracy_over_bytes([rounds])).axes[0].get_xscale() == "linear"
     apart = figure(run_plots.accuracy_over_bytes([rounds, weighty])).axes[0]
-    assert weighty.summary["bytes_up"] > 20 * sum(rounds.summary[k] for k in ("bytes_up", "bytes_down"))
+    assert weighty.summary["bytes_up"] > 20 * sum(
+        rounds.summary[k] for k in ("bytes_up", "bytes_down")
+    )
     assert apart.get_xscale() == "log"
     assert apart.xaxis.get_major_formatter()(10_000.0) == "10,000"
 
@@ -105,8 +111,12 @@ def test_lags_are_shares_of_uploads(alone: RunView, rounds: RunView) -> None:
 
 def test_wide_lags_share_bars_of_equal_width() -> None:
     lag = np.concatenate([np.arange(501), [500] * 99])
-    blank = {name: np.zeros(len(lag), int) for name in ("round", "client", "read", "missed", "pairs")}
-    sync = pa.table(blank | {"lag": lag, "pulled": np.zeros(len(lag), bool)}).select(SCHEMAS["sync"].names)
+    blank = {
+        name: np.zeros(len(lag), int) for name in ("round", "client", "read", "missed", "pairs")
+    }
+    sync = pa.table(blank | {"lag": lag, "pulled": np.zeros(len(lag), bool)}).select(
+        SCHEMAS["sync"].names
+    )
     empty = {name: schema.empty_table() for name, schema in SCHEMAS.items()}
     run = RunView("wide", {"method": "decomfl"}, empty | {"sync": sync.cast(SCHEMAS["sync"])})
     data = figure(run_plots.lag_histogram([run])).axes[0].patches[0].get_data()
@@ -138,7 +148,10 @@ def test_a_mixed_report_says_how_bars_end_in_either(alone: RunView, vertical: Ru
 
 
 def test_legends_do_not_eat_the_picture(rounds: RunView) -> None:
-    twins = [RunView(f"a run with a long name, number {i}", rounds.summary, rounds.rows) for i in range(8)]
+    twins = [
+        RunView(f"a run with a long name, number {i}", rounds.summary, rounds.rows)
+        for i in range(8)
+    ]
     one, many = (figure(run_plots.loss_over_updates(runs)) for runs in ([rounds], twins))
     for shown in (one, many):
         plots.image(shown)
@@ -152,7 +165,13 @@ def test_a_hundred_thousand_clients_are_not_drawn_one_by_one(tmp_path: Path) -> 
     who = draw.integers(0, 100_000, count).astype(np.int32)
     served = update.astype(float)
     zero = np.zeros(count, np.int64)
-    service = {"round": update, "client": who, "step": zero, "due": served - 0.5, "woke": served - 0.5}
+    service = {
+        "round": update,
+        "client": who,
+        "step": zero,
+        "due": served - 0.5,
+        "woke": served - 0.5,
+    }
     service |= {"late": zero > 0, "served": served, "applied": served * np.nan, "loss": 1 / update}
     sync = {
         "round": update,
@@ -162,14 +181,24 @@ def test_a_hundred_thousand_clients_are_not_drawn_one_by_one(tmp_path: Path) -> 
         "missed": update % 977,
         "pairs": zero,
     }
-    message = {"round": update, "client": who, "kind": ["x"] * count, "sent": served, "arrived": served}
+    message = {
+        "round": update,
+        "client": who,
+        "kind": ["x"] * count,
+        "sent": served,
+        "arrived": served,
+    }
     sides = [message | {"direction": [d] * count, "bytes": update} for d in ("up", "down")]
     given = {"service": service, "sync": sync | {"pulled": zero > 0}}
     rows = {name: schema.empty_table() for name, schema in SCHEMAS.items()}
     rows |= {
-        name: pa.table({f: given[name][f] for f in SCHEMAS[name].names}, SCHEMAS[name]) for name in given
+        name: pa.table({f: given[name][f] for f in SCHEMAS[name].names}, SCHEMAS[name])
+        for name in given
     }
-    halves = [pa.table({f: side[f] for f in SCHEMAS["message"].names}, SCHEMAS["message"]) for side in sides]
+    halves = [
+        pa.table({f: side[f] for f in SCHEMAS["message"].names}, SCHEMAS["message"])
+        for side in sides
+    ]
     rows["message"] = pa.concat_tables(halves)
     run = RunView("crowd", {"method": "decomfl"}, rows)
     drawn: list[ReportFigure] = []

@@ -6,7 +6,9 @@ from raydpzv.report.run_settings import command, differences
 
 
 def test_the_command_makes_a_run_with_the_same_settings() -> None:
-    spec = raydpzv.load("digits_decomfl", ["method.lr=0.5", "budget.bytes=1000", "budget.updates=none"])
+    spec = raydpzv.load(
+        "digits_decomfl", ["method.lr=0.5", "budget.bytes=1000", "budget.updates=none"]
+    )
     words = shlex.split(command(as_tree(spec)))
     assert words[:3] == ["raydpzv", "run", "digits_decomfl"]
     assert as_tree(raydpzv.load(words[2], words[4::2])) == as_tree(spec)

@@ -109,9 +109,16 @@ def test_the_claim_behind_a_series_is_the_nearest_of_its_adversary() -> None:
 
 def test_private_needs_the_summary_and_a_proved_useful_claim() -> None:
     assert claim_words.stated(summary()).private
-    refused = summary(private=False, private_reason="NOT PRIVATE: seeded noise", privacy_verdict="seeded")
+    refused = summary(
+        private=False, private_reason="NOT PRIVATE: seeded noise", privacy_verdict="seeded"
+    )
     assert claim_words.stated(refused).reason == "seeded noise"
-    for claims in ([], None, [CLAIMS[0]], *([PROVED | {"epsilon": e}] for e in ("infinity", 10.01))):
+    for claims in (
+        [],
+        None,
+        [CLAIMS[0]],
+        *([PROVED | {"epsilon": e}] for e in ("infinity", 10.01)),
+    ):
         assert not claim_words.stated(summary(epsilon=claims)).private
     for missing in (False, None, ""):
         assert not claim_words.stated(summary(private=missing)).private
@@ -178,7 +185,9 @@ def test_summary_table_prints_markup_as_text() -> None:
 
 
 def test_the_console_shortens_digests_and_leaves_versions_to_the_page() -> None:
-    stated = summary(digest="ab" * 32, model_digest="cd" * 32, versions={"torch": "2.13"}, private=False)
+    stated = summary(
+        digest="ab" * 32, model_digest="cd" * 32, versions={"torch": "2.13"}, private=False
+    )
     rows = dict(run_summary.summary_rows(stated))
     assert (rows["digest of rows"], rows["versions"]) == ("ab" * 32, "torch 2.13")
     out = printed(run_summary.summary_table(stated))
@@ -196,7 +205,9 @@ def test_the_digest_of_a_private_runs_rows_is_not_on_the_console() -> None:
 
 def test_not_private_stands_out() -> None:
     styled = [
-        line.plain[s.start : s.end] for line in [verdict_line("NOT PRIVATE: ε [x]")] for s in line.spans
+        line.plain[s.start : s.end]
+        for line in [verdict_line("NOT PRIVATE: ε [x]")]
+        for s in line.spans
     ]
     assert styled == ["NOT PRIVATE"]
     assert verdict_line("NOT PRIVATE: ε [x]").plain == "NOT PRIVATE: ε [x]"
@@ -204,14 +215,17 @@ def test_not_private_stands_out() -> None:
 
 
 def test_segments_of_a_run_of_real_time_stand_with_their_gaps() -> None:
-    interrupted = summary(legs={"count": 3, "gaps": [12.0, None], "recovered": 7}, simulated_seconds=60.0)
+    interrupted = summary(
+        legs={"count": 3, "gaps": [12.0, None], "recovered": 7}, simulated_seconds=60.0
+    )
     rows = dict(run_summary.summary_rows(interrupted, "wall"))
     assert (
         rows["real time"]
         == "60 s by the run's clock, in 3 legs; the last of them took 1.5 s with its begin and end"
     )
     assert (
-        rows["gaps between legs"] == "12 s, – (in no time of the run's); 7 updates were on the ledger alone"
+        rows["gaps between legs"]
+        == "12 s, – (in no time of the run's); 7 updates were on the ledger alone"
     )
     assert rows["updates per real second"] == "205.8"
     assert "gaps between legs" not in dict(run_summary.summary_rows(summary(), "wall"))
@@ -233,7 +247,9 @@ def rows(run: RunView, **changes: Any) -> dict[str, str]:
 
 def test_rounds_and_single_uploads_are_told_apart() -> None:
     assert rows(prepared())["updates"] == "60 rounds (180 uploads)"
-    assert rows(prepared(updates=1500, lag=3, pause=0.1))["updates"] == "1,500 updates, one per upload"
+    assert (
+        rows(prepared(updates=1500, lag=3, pause=0.1))["updates"] == "1,500 updates, one per upload"
+    )
     assert rows(prepared(), uploads=None)["updates"] == "60"
     assert rows(prepared(), updates=0, uploads=0)["updates"] == "0"
 
@@ -300,7 +316,10 @@ def test_clients_are_summed_up_not_listed() -> None:
 
 
 def test_what_a_target_took_is_said_where_a_run_reached_it() -> None:
-    one, other = prepared("one"), prepared("other", method="fedavg", weights=9640, updates=20, pause=1.0)
+    one, other = (
+        prepared("one"),
+        prepared("other", method="fedavg", weights=9640, updates=20, pause=1.0),
+    )
     weak = other.rows["evaluation"].filter(np.array([True, False]))
     other = RunView("other", other.summary, other.rows | {"evaluation": weak})
     found = run_tables.target_grid([one, other], [0.4, 0.85, 0.99]).rows
@@ -363,7 +382,11 @@ def test_a_lone_run_says_everything_once(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("unrendered")
 def test_targets_nobody_reached_are_not_shown(tmp_path: Path) -> None:
-    runs = [folder(tmp_path / n, prepared(updates=u), f"lr = {u}\n") for n, u in (("a", 20), ("b", 30))]
-    words = Page(write_report(runs, tmp_path / "out", targets=[0.95]).read_text(encoding="utf-8")).words
+    runs = [
+        folder(tmp_path / n, prepared(updates=u), f"lr = {u}\n") for n, u in (("a", 20), ("b", 30))
+    ]
+    words = Page(
+        write_report(runs, tmp_path / "out", targets=[0.95]).read_text(encoding="utf-8")
+    ).words
     assert "What it took" not in words
     assert "decomfl, lr=20" in words

@@ -1,4 +1,6 @@
-"""The first line of a run or a scenario: PRIVATE or NOT PRIVATE before any number, accuracy, ε in words."""
+"""The first line of a run or a scenario: PRIVATE or NOT PRIVATE before any number, accuracy, ε in
+words.
+"""
 
 import dataclasses
 import re
@@ -41,18 +43,20 @@ def summary(scenario, *overrides):
 def test_hidden_state_is_not_private_before_any_number_is_said():
     said = headline(summary("digits_dpzv"))
     assert said == (
-        'NOT PRIVATE: the server trains its head on labels without noise (server "sgd"), which carries a record into '
-        "every later release. No useful ε is proved. The paper's accountant states ε = 1, which is not proved. "
-        "Test accuracy 86.10 % after 400 updates."
+        'NOT PRIVATE: the server trains its head on labels without noise (server "sgd"), which '
+        "carries a record into "
+        "every later release. No useful ε is proved. The paper's accountant states ε = 1, which is "
+        "not proved. Test accuracy 86.10 % after 400 updates."
     )
     assert re.search(r"\d", said.replace("w_0", "")).start() > said.index("NOT PRIVATE")
 
 
 def test_a_private_run_says_accuracy_and_epsilon_in_words():
     assert headline(summary("digits_private")) == (
-        "PRIVATE. Test accuracy 86.10 % after 400 updates. ε = 1 (δ = 6.959e-05, replace one record) is proved against "
-        "all clients together and anyone who sees the final model: an attacker who knows all else tells two versions "
-        "of one record apart at most 56.1 % of the time (50 % is guessing)."
+        "PRIVATE. Test accuracy 86.10 % after 400 updates. ε = 1 (δ = 6.959e-05, replace one "
+        "record) is proved against all clients together and anyone who sees the final model: an "
+        "attacker who knows all else tells two versions of one record apart at most 56.1 % of the "
+        "time (50 % is guessing)."
     )
 
 
@@ -62,8 +66,8 @@ def test_both_relations_are_said_where_they_differ():
     assert "tells whether one user took part at most 64.1 % of the time" in said
     assert "Replace one user: ε = 6.706, 76.4 %." in said
     assert (
-        "Against one silo it is ε = 7.665 (add, remove or replace one user, its record counts known): 79.0 %."
-        in said
+        "Against one silo it is ε = 7.665 (add, remove or replace one user, its record counts "
+        "known): 79.0 %." in said
     )
     assert "Replace one user, its record counts known: no useful ε is proved." in said
 
@@ -74,20 +78,30 @@ def test_an_epsilon_above_ten_is_not_private_and_is_no_headline():
     assert headline(weak).startswith("NOT PRIVATE: no useful ε is proved.")
     assert "This is not the target ε = 60." in headline(weak)
     assert not any(
-        f"{c['epsilon']:.4g}" in headline(weak) for c in weak["epsilon"] if c["adversary"] == "client"
+        f"{c['epsilon']:.4g}" in headline(weak)
+        for c in weak["epsilon"]
+        if c["adversary"] == "client"
     )
     assert headline(summary(*frozen, "privacy.epsilon=0.1")).startswith("PRIVATE."), "control"
     fitted = line("digits_dpzv", "method.server=frozen", "privacy.epsilon=60")
-    assert fitted.startswith("NOT PRIVATE: features are scaled by what is fitted on the training rows")
+    assert fitted.startswith(
+        "NOT PRIVATE: features are scaled by what is fitted on the training rows"
+    )
 
 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        (['data.categories=["city"]'], "categories are read off the training rows (set data.categories"),
+        (
+            ['data.categories=["city"]'],
+            "categories are read off the training rows (set data.categories",
+        ),
         (["data.missing=mean"], "gaps are filled in by the training rows"),
         (["data.classes=2"], "classes are numbered by the labels that occur (set data.classes)"),
-        (["data.groups=city"], "which rows are held out depends on a column's values (data.groups)"),
+        (
+            ["data.groups=city"],
+            "which rows are held out depends on a column's values (data.groups)",
+        ),
         (["data.split=stratified"], "rows are drawn by class"),
     ],
 )
@@ -110,12 +124,18 @@ def test_noise_against_the_server_alone_is_said_with_its_unit():
 
 def test_seeded_noise_proves_nothing_and_no_noise_has_no_epsilon():
     assert "No useful ε is proved." in line("digits_dpzv", "privacy.noise=seeded")
-    said = DONE | {"accuracy": 0.5, "updates": 20, "privacy_verdict": "NOT PRIVATE: no noise. Nothing."}
+    said = DONE | {
+        "accuracy": 0.5,
+        "updates": 20,
+        "privacy_verdict": "NOT PRIVATE: no noise. Nothing.",
+    }
     assert headline(said) == "NOT PRIVATE: no noise. Test accuracy 50.00 % after 20 updates."
 
 
 def test_a_verdict_without_a_proved_claim_is_never_called_private():
-    assert headline(DONE | {"private": True, "privacy_verdict": "PRIVATE. ε = 1."}).startswith("NOT PRIVATE")
+    assert headline(DONE | {"private": True, "privacy_verdict": "PRIVATE. ε = 1."}).startswith(
+        "NOT PRIVATE"
+    )
 
 
 def test_a_summary_of_before_is_read_by_its_claims():

@@ -9,7 +9,15 @@ from rich.console import Console
 import scenarios
 from raydpzv.config.toml import as_tree
 from raydpzv.report.page import write_report
-from raydpzv.report.run_tables import CLIENTS, COMPARED, ClientRow, RunView, client_rows, rates_asked, stalest
+from raydpzv.report.run_tables import (
+    CLIENTS,
+    COMPARED,
+    ClientRow,
+    RunView,
+    client_rows,
+    rates_asked,
+    stalest,
+)
 from raydpzv.report.table import grid
 
 
@@ -53,20 +61,29 @@ def test_a_named_partys_row_begins_with_its_name(uneven):
 def test_the_page_of_a_run_has_the_client_table(uneven):
     _, run = uneven
     page = write_report([run.path]).read_text()
-    columns = clients(run.summary, run.tables, tomllib.loads((run.path / "scenario.toml").read_text()))
+    columns = clients(
+        run.summary, run.tables, tomllib.loads((run.path / "scenario.toml").read_text())
+    )
     assert all(f">{head}</th>" in page for head in columns)
     assert all(re.search(rf">{re.escape(cells[3])}</t[hd]>", page) for cells in columns.values())
 
 
 def test_of_many_clients_the_console_shows_the_stalest():
-    sizes, stated = (123_456, 1_048_320, 1_048_320, 0.0123, 0.0123), {"max": 9999, "late_share": 0.1657}
+    sizes, stated = (
+        (123_456, 1_048_320, 1_048_320, 0.0123, 0.0123),
+        {"max": 9999, "late_share": 0.1657},
+    )
     rows = [ClientRow(str(m), *sizes, stated | {"mean": m}) for m in range(30)]
     console = Console(width=100, file=io.StringIO())
     shown, others = stalest(rows)
     console.print(grid(CLIENTS, shown).console(caption=others))
     said = console.file.getvalue()
     assert "of 30 clients the 20 with the oldest embeddings" in said
-    names = [line.split()[0] for line in said.splitlines() if line.split()[:1] and line.split()[0].isdigit()]
+    names = [
+        line.split()[0]
+        for line in said.splitlines()
+        if line.split()[:1] and line.split()[0].isdigit()
+    ]
     assert names == [str(m) for m in range(10, 30)]
     assert max(map(len, said.splitlines())) <= 100
     assert "…" not in said
@@ -101,8 +118,17 @@ STATED = {
 
 
 def test_compared_runs_have_a_row_each_without_epsilon():
-    proved = {"adversary": "client", "relation": "replace", "epsilon": 8.25, "delta": 1e-5, "holds": True}
-    private = STATED | {"private": True, "epsilon": [proved | {"mechanism": "Gaussian", "accountant": "PLD"}]}
+    proved = {
+        "adversary": "client",
+        "relation": "replace",
+        "epsilon": 8.25,
+        "delta": 1e-5,
+        "holds": True,
+    }
+    private = STATED | {
+        "private": True,
+        "epsilon": [proved | {"mechanism": "Gaussian", "accountant": "PLD"}],
+    }
     found = grid(COMPARED, runs(private, STATED | {"accuracy": 0.5}))
     assert [(row[0], row[2], row[-1]) for row in found.rows] == [
         ("a", "87.50 %", "yes"),
@@ -114,6 +140,8 @@ def test_compared_runs_have_a_row_each_without_epsilon():
 
 
 def test_compared_runs_have_columns_of_scores_where_a_run_has_them():
-    found = grid(COMPARED, runs(STATED, STATED | {"roc_auc": 0.98765, "pr_auc": 0.5, "best_accuracy": 0.75}))
+    found = grid(
+        COMPARED, runs(STATED, STATED | {"roc_auc": 0.98765, "pr_auc": 0.5, "best_accuracy": 0.75})
+    )
     at = [found.heads.index(head) for head in ("best by validation", "ROC AUC", "PR AUC")]
     assert [[row[i] for i in at] for row in found.rows] == [["–"] * 3, ["75.00 %", "0.988", "0.5"]]

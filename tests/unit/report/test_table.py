@@ -12,9 +12,23 @@ import raydpzv
 from raydpzv.report import text
 from raydpzv.report.table import Column, HeadTable, grid
 
-HEADS = ("trial", "method.server_lr", "validation_accuracy", "proved ε", "at the edge of its grid", "why")
+HEADS = (
+    "trial",
+    "method.server_lr",
+    "validation_accuracy",
+    "proved ε",
+    "at the edge of its grid",
+    "why",
+)
 ROWS = (
-    ("0", "0.0123456", "0.9312", "1.02 (client)", "", "a reason that is far longer than its head is"),
+    (
+        "0",
+        "0.0123456",
+        "0.9312",
+        "1.02 (client)",
+        "",
+        "a reason that is far longer than its head is",
+    ),
     ("11", "1e-05", "0.1", "", "method.lr=0.3", ""),
 )
 
@@ -35,12 +49,18 @@ def printed(table, width):
 
 def broken(text):
     """Heads of which a word is not in the text."""
-    return [head for head in HEADS if any(word not in re.split(r"[\s:]+", text) for word in head.split())]
+    return [
+        head
+        for head in HEADS
+        if any(word not in re.split(r"[\s:]+", text) for word in head.split())
+    ]
 
 
 @pytest.mark.parametrize("width", [24, 40, 60, 80, 100, 120, 200])
 def test_no_head_is_broken_within_a_word_and_no_line_is_cut(width):
-    table = filled(HeadTable(title="2 trials", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False))
+    table = filled(
+        HeadTable(title="2 trials", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    )
     text = printed(table, width)
     assert broken(text) == []
     assert all(len(line.rstrip()) <= width for line in text.splitlines())
@@ -54,7 +74,10 @@ def test_a_plain_table_breaks_them():
 
 
 def test_where_there_is_room_it_is_a_plain_table():
-    made = [printed(filled(kind(box=box.SIMPLE_HEAD, pad_edge=False)), 200) for kind in (HeadTable, Table)]
+    made = [
+        printed(filled(kind(box=box.SIMPLE_HEAD, pad_edge=False)), 200)
+        for kind in (HeadTable, Table)
+    ]
     assert made[0] == made[1]
 
 

@@ -84,7 +84,9 @@ def test_budgets_other_than_updates_have_their_own_unit():
 
 
 def test_horizontal_runs_count_rounds_or_updates_and_lag_only_where_there_is_lag():
-    status = Status(updates=20, uploads=200, late=50, bytes_up=2**10, bytes_down=2**20, staleness=19.0)
+    status = Status(
+        updates=20, uploads=200, late=50, bytes_up=2**10, bytes_down=2**20, staleness=19.0
+    )
     rounds = shown(status, scenario="digits_decomfl")
     assert "20/300 rounds" in rounds
     assert "up 1.00 KiB  down 1.00 MiB" in rounds
@@ -127,13 +129,16 @@ def console(stream, *, terminal=False):
 
 def test_the_live_view_judges_each_epsilon_as_a_privacy_table_does():
     users = seen(
-        STATUS._replace(privacy=LARGE._replace(external=mu_of(2, 1e-5))), scenarios.load("digits_users")
+        STATUS._replace(privacy=LARGE._replace(external=mu_of(2, 1e-5))),
+        scenarios.load("digits_users"),
     )
-    assert "2 proved against anyone who sees the models; > 10 against one silo: no useful ε" in " ".join(
-        users.split()
+    assert (
+        "2 proved against anyone who sees the models; > 10 against one silo: no useful ε"
+        in " ".join(users.split())
     )
     nothing = seen(
-        STATUS._replace(privacy=PrivacyLoss(math.nan, math.inf, 1e-3)), scenarios.load("digits_dpzv")
+        STATUS._replace(privacy=PrivacyLoss(math.nan, math.inf, 1e-3)),
+        scenarios.load("digits_dpzv"),
     )
     assert "∞ against the clients: nothing proved" in nothing
 
@@ -153,7 +158,9 @@ STATUS = Status(
 
 
 def test_a_line_says_where_the_run_stands_and_what_is_left():
-    line = progress_line(STATUS, scenarios.load("digits_dpzv", ['privacy={mode="none"}']), 30.0, 20.0)
+    line = progress_line(
+        STATUS, scenarios.load("digits_dpzv", ['privacy={mode="none"}']), 30.0, 20.0
+    )
     assert line == (
         "500/2,000 updates, accuracy 0.750, loss 0.625, up 1.00 MiB, down 1.00 KiB, 30 s elapsed, "
         "about 1 min 00 s left"
@@ -203,13 +210,16 @@ def test_the_terms_of_an_epsilon_are_a_line_before_those_that_state_it(monkeypat
     monkeypatch.setattr(display, "repeated", lambda interval, act: nullcontext(said.append(act)))
     stream, spec = io.StringIO(), scenarios.load("digits_dpzv")
     with live_progress(spec, console(stream)) as shown:
-        for status in (Status(), STATUS, STATUS._replace(privacy=CLAIMED), STATUS._replace(privacy=CLAIMED)):
+        for status in (
+            Status(),
+            STATUS,
+            STATUS._replace(privacy=CLAIMED),
+            STATUS._replace(privacy=CLAIMED),
+        ):
             shown.status(status)
             said[0]()
     lines = stream.getvalue().splitlines()
-    terms = (
-        "ε: Gaussian mechanism, replace one record, δ=0.001, GDP; against the clients; claimed by the paper"
-    )
+    terms = "ε: Gaussian mechanism, replace one record, δ=0.001, GDP; against the clients; claimed by the paper"
     assert [line.startswith("ε: ") for line in lines] == [False, False, True, False, False]
     assert lines[2] == f"{terms}, not proved"
     assert all("ε > 10 (no useful ε), ε 0.4 (claimed)" in line for line in lines[3:])
@@ -227,14 +237,21 @@ def test_the_terms_of_an_epsilon_are_a_line_before_those_that_state_it(monkeypat
         ("digits_private", PROVED, "accuracy 0.750, loss 0.625, ε 0.7 (proved)"),
         ("digits_private", AT_10, "accuracy 0.750, loss 0.625, ε 10 (proved)"),
         ("digits_users", OF_USERS, "ε 2 (outsiders), 3 (silo), 7 (server)"),
-        ("digits_users", LARGE, "ε > 10 (outsiders), > 10 (silo), > 10 (server), > 10: no useful ε"),
+        (
+            "digits_users",
+            LARGE,
+            "ε > 10 (outsiders), > 10 (silo), > 10 (server), > 10: no useful ε",
+        ),
         ("digits_decomfl", UNACCOUNTED, "accuracy 0.750, loss 0.625"),
     ],
 )
 def test_no_line_is_longer_than_120_characters(scenario, privacy, stated):
     spec, long = scenarios.load(scenario), scenarios.load(scenario, ["budget.updates=100_000_000"])
     late = STATUS._replace(updates=12_345_678, bytes_up=2**40, bytes_down=10**14, privacy=privacy)
-    for status, of, elapsed in ((STATUS._replace(privacy=privacy), spec, 30.0), (late, long, 359_999.0)):
+    for status, of, elapsed in (
+        (STATUS._replace(privacy=privacy), spec, 30.0),
+        (late, long, 359_999.0),
+    ):
         line = progress_line(status, of, elapsed, elapsed)
         assert len(line) <= 120
         assert len(epsilon_terms(status, of)) <= 120
@@ -250,7 +267,10 @@ def test_no_line_is_longer_than_120_characters(scenario, privacy, stated):
     [
         (("budget={updates=500}", "arrivals.rate=2.5"), "takes about 50 s at the scenario's rates"),
         (("budget={updates=500}", "arrivals.rate=[1, 1, 1, 2]"), "about 1 min 40 s"),
-        (("budget={updates=500}", "arrivals.rate=100", "clock.compute=0.4"), "about 50 s"),  # busy meanwhile
+        (
+            ("budget={updates=500}", "arrivals.rate=100", "clock.compute=0.4"),
+            "about 50 s",
+        ),  # busy meanwhile
         (("budget={updates=500, seconds=7}",), "about 7 s"),
         (("budget={seconds=7}", "arrivals={kind='immediate'}"), "about 7 s"),
         (("budget={updates=500}", "arrivals={kind='immediate'}"), ""),
@@ -259,7 +279,9 @@ def test_no_line_is_longer_than_120_characters(scenario, privacy, stated):
     ],
 )
 def test_a_run_under_the_wall_clock_says_beforehand_how_long_it_takes(changes, said):
-    line = forecast(scenarios.load("digits_dpzv", ['privacy={mode="none"}', "clock.kind=wall", *changes]))
+    line = forecast(
+        scenarios.load("digits_dpzv", ['privacy={mode="none"}', "clock.kind=wall", *changes])
+    )
     assert (said in line) if said else line == ""
 
 
@@ -296,7 +318,11 @@ def test_the_same_wait_is_said_after_twice_the_time_again(monkeypatch):
 
 def test_nothing_is_printed_before_the_interval_is_over_nor_if_that_is_wanted():
     spec = scenarios.load("digits_dpzv")
-    for quiet, interval, terminal in ((False, 1e6, False), (True, 0.001, False), (True, 0.001, True)):
+    for quiet, interval, terminal in (
+        (False, 1e6, False),
+        (True, 0.001, False),
+        (True, 0.001, True),
+    ):
         stream = Heard()
         with live_progress(
             spec, console(stream, terminal=terminal), quiet=quiet, interval=interval

@@ -94,7 +94,9 @@ def lines_of(console):
 def record(monkeypatch):
     """What stands in the search's folder, by trial: put there by hand."""
     found: dict[int, TrialProgress] = {}
-    monkeypatch.setattr(search_progress, "trial_progress", lambda folder, plan, number: found.get(number))
+    monkeypatch.setattr(
+        search_progress, "trial_progress", lambda folder, plan, number: found.get(number)
+    )
     return found
 
 
@@ -108,7 +110,9 @@ def best(watch):
     return said[0] if said else None
 
 
-@pytest.mark.parametrize(("metric", "worse", "better"), [("accuracy", 0.5, 0.75), ("loss", 0.75, 0.5)])
+@pytest.mark.parametrize(
+    ("metric", "worse", "better"), [("accuracy", 0.5, 0.75), ("loss", 0.75, 0.5)]
+)
 def test_the_best_so_far_is_over_and_did_not_diverge(plan, record, metric, worse, better):
     plan = replace(plan, metric=metric)
     console = Console(file=io.StringIO(), width=100, force_terminal=False)
@@ -133,8 +137,12 @@ def test_the_best_so_far_is_over_and_did_not_diverge(plan, record, metric, worse
     )
 
 
-def test_before_a_trial_is_over_the_best_is_one_of_those_that_stood_after_most_updates(plan, record):
-    """Also while it goes on; a metric after fewer updates, or of one that has diverged since, is no better."""
+def test_before_a_trial_is_over_the_best_is_one_of_those_that_stood_after_most_updates(
+    plan, record
+):
+    """Also while it goes on; a metric after fewer updates, or of one that has diverged since, is no
+    better.
+    """
     plan = replace(plan, scheduler="asha", grace=10, promotes=True)
     console = Console(file=io.StringIO(), width=100, force_terminal=False)
     with SearchProgress(plan, 3, console, {}, NOWHERE) as watch:
@@ -176,7 +184,9 @@ def test_before_a_trial_is_over_the_best_is_one_of_those_that_stood_after_most_u
 
 
 def test_a_trial_that_breaks_off_is_not_the_best_any_more(plan, record):
-    plan = replace(plan, scheduler="pbt", population=Population(space=(), interval=10, quantile=0.5, seed=0))
+    plan = replace(
+        plan, scheduler="pbt", population=Population(space=(), interval=10, quantile=0.5, seed=0)
+    )
     console = Console(file=io.StringIO(), width=100, force_terminal=False)
     with SearchProgress(plan, 3, console, {}, NOWHERE) as watch:
         record[0] = TrialProgress(STOPPED, "", 10, 0.5)
@@ -191,7 +201,9 @@ def test_a_trial_that_breaks_off_is_not_the_best_any_more(plan, record):
 
 
 def test_what_a_trial_had_come_to_before_it_took_a_donor_is_not_the_best(plan, record):
-    plan = replace(plan, scheduler="pbt", population=Population(space=(), interval=10, quantile=0.5, seed=0))
+    plan = replace(
+        plan, scheduler="pbt", population=Population(space=(), interval=10, quantile=0.5, seed=0)
+    )
     console = Console(file=io.StringIO(), width=100, force_terminal=False)
     with SearchProgress(plan, 3, console, {}, NOWHERE) as watch:
         watch.leg(10, plan.trials[:2])
@@ -249,7 +261,9 @@ def test_trials_that_began_before_an_interruption_are_counted_once(plan, record,
     """One of them stands, another was on its way."""
     plan = replace(plan, scheduler="asha", grace=10, promotes=True)
     begun = {"0000", "0001"}
-    monkeypatch.setattr(search_progress.RunFolder, "begun", staticmethod(lambda path: path.name in begun))
+    monkeypatch.setattr(
+        search_progress.RunFolder, "begun", staticmethod(lambda path: path.name in begun)
+    )
     record[0] = TrialProgress(STOPPED, "", 10, 0.5)
     console = Console(file=io.StringIO(), width=200, force_terminal=False)
     with SearchProgress(plan, 3, console, {}, NOWHERE) as watch:
@@ -262,7 +276,9 @@ def test_trials_that_began_before_an_interruption_are_counted_once(plan, record,
         "2/3 trials started",
         "3/3 trials started",
     ]
-    assert lines_of(console)[1].endswith("starting; best so far: accuracy 0.5, trial 0 after 10 updates")
+    assert lines_of(console)[1].endswith(
+        "starting; best so far: accuracy 0.5, trial 0 after 10 updates"
+    )
 
 
 def bar(plan, *acts):
@@ -279,7 +295,9 @@ def bar(plan, *acts):
     )
 
 
-def test_a_terminals_bar_counts_trials_that_are_over_or_those_that_have_begun_where_they_stand(plan, record):
+def test_a_terminals_bar_counts_trials_that_are_over_or_those_that_have_begun_where_they_stand(
+    plan, record
+):
     def went(watch):
         watch.sent(TrialLeg(0, 0, 10))
         watch.began(0)

@@ -16,7 +16,9 @@ def test_a_command_has_a_function_that_takes_its_dataclass(name):
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_argument_and_option_has_a_help_of_one_sentence(name):
     command = get_command(app).commands[name]
-    helps = {parameter.name: parameter.help for parameter in command.params if parameter.name != "help"}
+    helps = {
+        parameter.name: parameter.help for parameter in command.params if parameter.name != "help"
+    }
     assert all(helps.values()), helps
     assert command.help == COMMANDS[name].__doc__
     # a list of choices may follow a sentence: "May be repeated."
@@ -28,5 +30,7 @@ def test_the_old_spelling_of_a_search_works_with_a_note(capsys):
         app(["tune", "digits_dpzv", "--space", "nowhere.toml"])
     assert ended.value.code == 2
     note, error = capsys.readouterr().err.splitlines()
-    assert note == "raydpzv: note: `tune SCENARIO --space FILE` is `search SCENARIO --space FILE` now"
+    assert (
+        note == "raydpzv: note: `tune SCENARIO --space FILE` is `search SCENARIO --space FILE` now"
+    )
     assert "cannot read the space file" in error

@@ -40,7 +40,12 @@ def plan(*changes, grace=None):
             False,
             "trial 0 (method.lr=0.01) leaves no checkpoint to continue from: real time",
         ),
-        (("budget.bytes=9",), RATES, False, "budget.bytes: trial 0 (method.lr=0.01) may end before"),
+        (
+            ("budget.bytes=9",),
+            RATES,
+            False,
+            "budget.bytes: trial 0 (method.lr=0.01) may end before",
+        ),
         ((), [*RATES, ("budget.epsilon=1.0",)], False, "budget.epsilon: trial 4"),
     ],
 )
@@ -54,7 +59,9 @@ def test_trials_are_promoted_wherever_each_can_stand_and_continue(changes, point
 def test_noise_that_is_kept_nowhere_leaves_nothing_to_continue_from():
     changes = ("privacy.head_clip=1.0", 'method.server="dp_sgd"')
     said = why_not_promoting(trials(*changes, scenario="digits_private"), actors=False)
-    assert said.endswith("its noise on the head's gradients comes from the operating system and is not kept")
+    assert said.endswith(
+        "its noise on the head's gradients comes from the operating system and is not kept"
+    )
 
 
 def test_rungs_double_from_an_eighth_to_at_most_half_of_the_budget():
@@ -74,7 +81,12 @@ def test_rungs_double_from_an_eighth_to_at_most_half_of_the_budget():
         (("evaluate.every=100",), RATES, None, "evaluate.every: wanted fewer updates"),
         (("evaluate.every=100",), RATES, 5, "--grace: wanted"),
         (("budget.seconds=9",), RATES, None, "no other budget"),
-        ((), [*RATES, ("budget.updates=50",)], None, r"--scheduler asha: wanted one budget\.updates for all"),
+        (
+            (),
+            [*RATES, ("budget.updates=50",)],
+            None,
+            r"--scheduler asha: wanted one budget\.updates for all",
+        ),
     ],
 )
 def test_a_first_rung_that_cannot_be_is_refused_and_the_cause_named(changes, points, grace, words):
@@ -130,7 +142,9 @@ def test_trials_that_are_not_started_do_not_count_for_the_first_rung():
 
 
 class Runs:
-    """Stands in for the runs of a search: what they came to by trial, and which of them are over."""
+    """Stands in for the runs of a search: what they came to by trial, and which of them are
+    over.
+    """
 
     def __init__(self, monkeypatch, values, over=()):
         self.at = dict[int, int]()
@@ -164,7 +178,9 @@ def eight(metric="accuracy"):
 
 
 @pytest.mark.parametrize(("metric", "best"), [("accuracy", 2), ("loss", 0)])
-def test_the_better_of_those_that_stand_continues_by_the_metric(tmp_path, monkeypatch, metric, best):
+def test_the_better_of_those_that_stand_continues_by_the_metric(
+    tmp_path, monkeypatch, metric, best
+):
     runs = Runs(monkeypatch, {n: 0.1 + n / 100 for n in range(8)})
     found = asha.Promotion(tmp_path, eight(metric))
     assert runs.made(tmp_path, found, 4) == [*BEGUN[:3], (best, 10)]
@@ -173,7 +189,9 @@ def test_the_better_of_those_that_stand_continues_by_the_metric(tmp_path, monkey
 
 
 def test_a_trial_that_is_over_before_its_rung_is_worse_than_all_others(tmp_path, monkeypatch):
-    """Whatever it predicted when it diverged: else it would be one of the better half, and fewer would go on."""
+    """Whatever it predicted when it diverged: else it would be one of the better half, and fewer
+    would go on.
+    """
     values = {n: 0.5 - n / 100 for n in range(8)}
     runs = Runs(monkeypatch, values, over={0})
     found = asha.Promotion(tmp_path, eight())
@@ -196,7 +214,9 @@ def test_who_was_left_where_it_stands_stays_there_whatever_comes_later(tmp_path,
         (1, 10, 0.49, True),
     ]
     again = asha.Promotion(tmp_path, eight())
-    assert runs.made(tmp_path, again, 3) == [(2, 0), (3, 0), (4, 0)], "the best two of these are 0 and 1"
+    assert runs.made(tmp_path, again, 3) == [(2, 0), (3, 0), (4, 0)], (
+        "the best two of these are 0 and 1"
+    )
     assert [d.trial for d in decisions(tmp_path) if not d.stop] == []
     again.close()
     assert [d.trial for d in decisions(tmp_path) if d.stop] == [0, 1, 2, 3, 4]
@@ -219,7 +239,10 @@ def test_a_metric_that_there_is_none_of_is_on_record_as_none(tmp_path, monkeypat
     found = asha.Promotion(tmp_path, eight())
     runs.made(tmp_path, found, 9)
     found.close()
-    assert [(told.value, told.stop) for told in decisions(tmp_path)] == [(None, False), *[(None, True)] * 8]
+    assert [(told.value, told.stop) for told in decisions(tmp_path)] == [
+        (None, False),
+        *[(None, True)] * 8,
+    ]
     assert "NaN" not in (tmp_path / "decisions.jsonl").read_text()
 
 

@@ -14,7 +14,9 @@ def bracket(trials=8, *, higher=True, rungs=RUNGS, budget=BUDGET):
 
 
 def played(found, value, workers, pace=lambda trial: 1.0):
-    """Let workers make the legs they are given; value: by (trial, updates). Returns legs in order, and updates made."""
+    """Let workers make the legs they are given; value: by (trial, updates). Returns legs in order,
+    and updates made.
+    """
     busy, legs, made, now = [], [], {}, 0.0
     while True:
         while len(busy) < workers and (leg := found.next()):
@@ -22,7 +24,9 @@ def played(found, value, workers, pace=lambda trial: 1.0):
             end = leg.until or BUDGET
             made[leg.trial] = end
             assert sum(made.values()) <= SHARE * BUDGET * len(made), "at any moment"
-            heapq.heappush(busy, (now + (end - leg.since) * pace(leg.trial), leg.trial, len(legs), leg))
+            heapq.heappush(
+                busy, (now + (end - leg.since) * pace(leg.trial), leg.trial, len(legs), leg)
+            )
         if not busy:
             return legs, made
         now, *_, leg = heapq.heappop(busy)
@@ -30,7 +34,9 @@ def played(found, value, workers, pace=lambda trial: 1.0):
 
 
 def begin(found, values):
-    """Let the first trials come to the first rung with these metrics, before anything else is asked for."""
+    """Let the first trials come to the first rung with these metrics, before anything else is asked
+    for.
+    """
     for trial, value in enumerate(values):
         found.send(trial, 0)
         found.arrived(trial, value)
@@ -38,7 +44,9 @@ def begin(found, values):
 
 def test_new_trials_begin_where_no_rung_has_one_to_give():
     found = bracket(3)
-    assert [(leg.trial, leg.since, leg.until) for leg in (found.next(), found.next(), found.next())] == [
+    assert [
+        (leg.trial, leg.since, leg.until) for leg in (found.next(), found.next(), found.next())
+    ] == [
         (0, 0, 10),
         (1, 0, 10),
         (2, 0, 10),
@@ -47,7 +55,9 @@ def test_new_trials_begin_where_no_rung_has_one_to_give():
 
 
 @pytest.mark.parametrize(("higher", "best"), [(True, 1), (False, 0)])
-def test_the_best_of_those_that_came_continues_and_the_first_has_nobody_to_be_better_than(higher, best):
+def test_the_best_of_those_that_came_continues_and_the_first_has_nobody_to_be_better_than(
+    higher, best
+):
     found = bracket(higher=higher)
     found.next(), found.next()
     found.arrived(0, 0.1)
@@ -79,7 +89,9 @@ def test_the_highest_rung_comes_first():
 def test_no_trial_continues_beyond_the_share_of_those_that_have_begun_with_the_whole_way_of_one_left():
     found = bracket(8)
     begin(found, [0.5, 0.6])
-    assert found.next().trial == 2, "20 and 10 more and the 90 of one: 120 of the 100 that two may make"
+    assert found.next().trial == 2, (
+        "20 and 10 more and the 90 of one: 120 of the 100 that two may make"
+    )
     found.arrived(2, 0.1)
     assert found.next() == TrialLeg(1, 10, 20, 0.6), "130 of 150"
     found.arrived(1, 0.6)
@@ -105,9 +117,14 @@ def test_what_is_left_goes_to_the_best_as_long_as_it_suffices_for_their_whole_wa
 
 
 def test_the_share_is_used_to_its_last_update():
-    """20 of each of eight and 80 more of three are half of 800; 25 of each of four leave room for the way of one."""
+    """20 of each of eight and 80 more of three are half of 800; 25 of each of four leave room for
+    the way of one.
+    """
     found = bracket(8, rungs=(20,))
-    assert sum(played(found, lambda trial, updates: trial / 10, workers=1)[1].values()) == SHARE * 8 * BUDGET
+    assert (
+        sum(played(found, lambda trial, updates: trial / 10, workers=1)[1].values())
+        == SHARE * 8 * BUDGET
+    )
     found = bracket(8, rungs=(25, 50))
     begin(found, [0.1, 0.2, 0.3, 0.4])
     assert found.next() == TrialLeg(3, 25, 50, 0.4), "100 and 25 more and the 75: 200 of 200"
@@ -133,11 +150,17 @@ def test_one_trial_comes_to_its_end_in_any_case():
         made[leg.trial] = leg.until or BUDGET
         found.arrived(leg.trial, leg.trial / 10)
     assert made == {0: 10, 1: 100}
-    assert [(leg.since, leg.until) for leg in legs if leg.trial == 1] == [(0, 10), (10, 20), (20, None)]
+    assert [(leg.since, leg.until) for leg in legs if leg.trial == 1] == [
+        (0, 10),
+        (10, 20),
+        (20, None),
+    ]
     alone = bracket(1)
     assert alone.next().until == 10
     alone.arrived(0, NONE)
-    assert alone.next() == TrialLeg(0, 10, 20, pytest.approx(NONE, nan_ok=True)), "without a metric too"
+    assert alone.next() == TrialLeg(0, 10, 20, pytest.approx(NONE, nan_ok=True)), (
+        "without a metric too"
+    )
 
 
 def test_a_trial_without_a_metric_or_that_is_over_does_not_continue():

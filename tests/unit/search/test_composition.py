@@ -12,7 +12,13 @@ UNIT = "so many releases; unit: one record"
 
 
 def claim(
-    epsilon, *, delta=1e-3, adversary="client", relation="replace", accountant="closed form (GDP)", **more
+    epsilon,
+    *,
+    delta=1e-3,
+    adversary="client",
+    relation="replace",
+    accountant="closed form (GDP)",
+    **more,
 ):
     terms = {
         "adversary": adversary,
@@ -49,7 +55,10 @@ def test_other_noise_and_other_deltas_compose_as_the_loss_distributions_do():
     accountant = pld.PLDAccountant(value_discretization_interval=1e-4)
     for z in (2.0, 5.0):
         accountant.compose(dp_accounting.GaussianDpEvent(z))
-    parts = [claim(epsilon_of(1 / 2.0, 1e-4), delta=1e-4), claim(epsilon_of(1 / 5.0, 1e-6), delta=1e-6)]
+    parts = [
+        claim(epsilon_of(1 / 2.0, 1e-4), delta=1e-4),
+        claim(epsilon_of(1 / 5.0, 1e-6), delta=1e-6),
+    ]
     found = spent(*parts)
     assert found.delta == 1e-6
     assert found.spent == pytest.approx(accountant.get_epsilon(1e-6), rel=1e-3)
@@ -59,7 +68,10 @@ def test_what_was_cut_short_is_claimed_by_its_plan():
     whole = {"trial 0": [claim(1.0)], "trial 1": [claim(1.0)], "trial 2": [claim(1.0)]}
     made = whole | {"trial 1": [claim(0.3)]}
     del made["trial 2"]
-    found = {cut: compose(SearchClaims(whole["trial 0"], made, whole, True, cut))[0] for cut in (True, False)}
+    found = {
+        cut: compose(SearchClaims(whole["trial 0"], made, whole, True, cut))[0]
+        for cut in (True, False)
+    }
     assert found[True].spent == found[False].spent < found[True].planned
     assert found[True].claimed == found[True].planned
     assert found[False].claimed == found[False].spent
@@ -93,7 +105,11 @@ def test_no_number_for_trials_on_other_data():
 
 def test_claims_that_do_not_hold_and_the_papers_are_not_composed():
     runs = {
-        "trial 0": [claim(1.0, adversary="paper"), claim(1.0, holds=False), claim(2.0, relation="add_remove")]
+        "trial 0": [
+            claim(1.0, adversary="paper"),
+            claim(1.0, holds=False),
+            claim(2.0, relation="add_remove"),
+        ]
     }
     (found,) = compose(SearchClaims(runs["trial 0"], runs, runs, same_data=True, cut=False))
     assert (found.relation, found.spent) == ("add_remove", pytest.approx(2.0))
@@ -110,17 +126,23 @@ def test_noise_that_results_chose_has_no_epsilon_of_the_whole_search():
 
 def unchosen(made, **how):
     runs = {f"trial {i}": claims for i, claims in enumerate(made)}
-    return compose(SearchClaims(None, runs, **{"planned": runs, "same_data": True, "cut": False} | how))
+    return compose(
+        SearchClaims(None, runs, **{"planned": runs, "same_data": True, "cut": False} | how)
+    )
 
 
 def test_without_a_winner_all_that_any_trial_released_is_composed():
-    """What a winner among the same trials makes of the search; a trial that claims nothing has no number."""
+    """What a winner among the same trials makes of the search; a trial that claims nothing has no
+    number.
+    """
     (found,) = unchosen([[claim(1.0)], [claim(2.0)]])
     assert found.spent == spent(1.0, 2.0).spent
     assert math.isnan(found.winner)
     assert "winner alone" not in found.sentence()
     assert found.sentence().endswith("and that is the number to claim of all trials together.")
-    (cut,) = unchosen([[claim(1.0)]], planned={"trial 0": [claim(1.0)], "trial 1": [claim(2.0)]}, cut=True)
+    (cut,) = unchosen(
+        [[claim(1.0)]], planned={"trial 0": [claim(1.0)], "trial 1": [claim(2.0)]}, cut=True
+    )
     assert (cut.spent, cut.claimed) == (pytest.approx(1.0), pytest.approx(found.spent))
     assert f"ε={found.spent:.4g} of all that were planned" in cut.sentence()
     assert (
@@ -149,7 +171,8 @@ def test_what_may_be_claimed_is_said_once_whomever_it_is_against():
     verdict, figures, reason = sentences(alike)
     assert verdict.startswith("The search as a whole: PRIVATE. ε = ")
     assert (
-        "is proved against all clients together and anyone who sees the final model: an attacker" in verdict
+        "is proved against all clients together and anyone who sees the final model: an attacker"
+        in verdict
     )
     assert figures.startswith(
         "Against external, client and all_clients the winner alone spent ε=1, the whole"
@@ -159,7 +182,10 @@ def test_what_may_be_claimed_is_said_once_whomever_it_is_against():
     )
     other = composed("server", 3.0, 2.0)
     _, first, second, once = sentences([alike[0], alike[1], other])
-    assert (first, second) == (figures.replace(", client and all_clients", " and client"), other.figures())
+    assert (first, second) == (
+        figures.replace(", client and all_clients", " and client"),
+        other.figures(),
+    )
     assert once == reason
     assert sentences([]) == []
 
@@ -170,4 +196,8 @@ def test_why_nothing_may_be_claimed_is_said_once_too():
     assert verdict == "The search as a whole: NOT PRIVATE: no ε is proved."
     assert said.startswith("Against external and client nothing may be claimed of the winner")
     missing, proved = composed("client", 1.0, 2.0, same_data=False), composed("server", 1.0, 2.0)
-    assert sentences([missing, proved])[1:] == [proved.figures(), proved.reason(), missing.sentence()]
+    assert sentences([missing, proved])[1:] == [
+        proved.figures(),
+        proved.reason(),
+        missing.sentence(),
+    ]

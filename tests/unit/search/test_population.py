@@ -37,12 +37,15 @@ NOWHERE = math.nan
 
 def plain(*changes):
     return lambda settings: scenarios.load(
-        "digits_dpzv", ["privacy.mode=none", "budget.updates=60", "evaluate.every=5", *changes, *settings]
+        "digits_dpzv",
+        ["privacy.mode=none", "budget.updates=60", "evaluate.every=5", *changes, *settings],
     )
 
 
 def plan(*changes, interval=20, quantile=0.25, space=(LR,), points=4):
-    trials = trials_of(plain(*changes), [(f"method.lr={0.01 * (n + 1)}",) for n in range(points)], None)
+    trials = trials_of(
+        plain(*changes), [(f"method.lr={0.01 * (n + 1)}",) for n in range(points)], None
+    )
     population = population_of(trials, space, interval, quantile, 3)
     return SearchPlan("x", "accuracy", "pbt", 0, None, trials, population=population)
 
@@ -76,7 +79,9 @@ def test_of_three_trials_one_has_a_donor_also_at_a_half():
 
 @pytest.mark.parametrize("higher", [True, False])
 def test_a_trial_without_a_metric_is_worst_and_no_donor(higher):
-    assert dict(pairs({0: NOWHERE, 1: 0.2, 2: 0.3, 3: 0.25}, 0.25, KEY, higher=higher)).keys() == {0}
+    assert dict(pairs({0: NOWHERE, 1: 0.2, 2: 0.3, 3: 0.25}, 0.25, KEY, higher=higher)).keys() == {
+        0
+    }
     assert list(pairs({0: NOWHERE, 1: NOWHERE}, 0.5, KEY, higher=higher)) == []
 
 
@@ -141,7 +146,9 @@ FIRST = Turn(20, (exploit(0, 3, 0.05),))
     ],
 )
 def test_what_this_search_cannot_have_decided_is_refused(made):
-    """A donor that continues from another in the same turn is no donor any more: forks are made one by one."""
+    """A donor that continues from another in the same turn is no donor any more: forks are made one
+    by one.
+    """
     with pytest.raises(
         DataError, match=r"population\.jsonl: line \d, after .* is no decision of this search"
     ):
@@ -161,8 +168,11 @@ def test_a_metric_is_that_of_the_first_evaluation_and_none_where_the_loss_is_no_
         }
 
     rows = [
-        *(row(10, "test", 0.5, 1.0), row(10, "validation", 0.4, 2.0), row(20, "test", 0.6, NOWHERE)),
-        *(row(20, "validation", 0.7, 1.5), row(10, "test", 0.9, 0.1)),
+        row(10, "test", 0.5, 1.0),
+        row(10, "validation", 0.4, 2.0),
+        row(20, "test", 0.6, NOWHERE),
+        row(20, "validation", 0.7, 1.5),
+        row(10, "test", 0.9, 0.1),
     ]
     append_rows(tmp_path, {"evaluation": pa.Table.from_pylist(rows, SCHEMAS["evaluation"])})
     assert metric_at(tmp_path, "accuracy", 10) == 0.5
@@ -191,7 +201,9 @@ def test_a_plan_is_read_as_it_was_written(tmp_path):
     assert again.population == found.population
     assert again.same_as(found)
     assert not again.same_as(replace(found, population=replace(found.population, interval=30)))
-    (tmp_path / "search.toml").write_text(found.as_toml().replace('scheduler = "pbt"', 'scheduler = "none"'))
+    (tmp_path / "search.toml").write_text(
+        found.as_toml().replace('scheduler = "pbt"', 'scheduler = "none"')
+    )
     with pytest.raises(DataError, match="wanted pbt with"):
         read_search(tmp_path / "search.toml")
 
@@ -210,7 +222,10 @@ def test_a_damaged_file_of_turns_is_named(tmp_path):
             {"space": (Dimension("method.momentum", "uniform", (0.0, 0.9)),)},
             "method.momentum: --scheduler pbt",
         ),
-        ({"space": (Dimension("method.lr", "grid", (0.1, 0.2)),)}, "method.lr.grid: --scheduler pbt draws"),
+        (
+            {"space": (Dimension("method.lr", "grid", (0.1, 0.2)),)},
+            "method.lr.grid: --scheduler pbt draws",
+        ),
         ({"points": 1}, "a population of 2 trials or more, got 1"),
         ({"interval": 7}, r"--interval: wanted a multiple of evaluate.every \(5\)"),
         ({"interval": 60}, "--interval: wanted"),
@@ -231,7 +246,12 @@ def test_what_is_no_population_is_refused(how, said):
         (("budget.seconds=9",), "no other budget"),
         (("method.lr_at=[[5, 0.1]]",), "method.lr_at: is what --scheduler pbt makes"),
         (
-            ("privacy.mode=paper", "privacy.epsilon=1", "privacy.delta=1e-4", "privacy.noise=seeded"),
+            (
+                "privacy.mode=paper",
+                "privacy.epsilon=1",
+                "privacy.delta=1e-4",
+                "privacy.noise=seeded",
+            ),
             "would draw the same noise",
         ),
         (("method.batches=poisson", "method.coins=system"), "batches of its own"),
@@ -247,7 +267,9 @@ def test_a_method_with_nothing_to_change_is_refused_and_others_named():
         return scenarios.load("digits_decomfl", ["method.name=fedavg", *settings])
 
     trials = trials_of(make, [("method.lr=0.1",), ("method.lr=0.2",)], None)
-    with pytest.raises(SpecError, match="has none that can be changed; use asha, or one of dpzv,") as refused:
+    with pytest.raises(
+        SpecError, match="has none that can be changed; use asha, or one of dpzv,"
+    ) as refused:
         population_of(trials, (LR,), None, None, 0)
     assert "decomfl" in str(refused.value)
     assert "fedavg" not in str(refused.value).partition("one of")[2]
@@ -269,7 +291,9 @@ def test_step_sizes_of_a_head_that_takes_no_steps_are_refused(scenario, changes)
             [("method.server_lr=0.1",), ("method.server_lr=0.2",)],
             None,
         )
-        return population_of(trials, (Dimension("method.server_lr", "uniform", (0.1, 0.2)),), None, None, 0)
+        return population_of(
+            trials, (Dimension("method.server_lr", "uniform", (0.1, 0.2)),), None, None, 0
+        )
 
     with pytest.raises(
         SpecError, match=r'method\.server_lr: with method\.server = ".*" the head takes no steps'
@@ -287,7 +311,8 @@ def stands(path, updates, counts):
 
 def test_trials_that_have_not_released_alike_stand_for_nobody(tmp_path):
     one, same, other = (
-        stands(tmp_path / name, 20, counts) for name, counts in (("a", [1, 2]), ("b", [1, 2]), ("c", [2, 1]))
+        stands(tmp_path / name, 20, counts)
+        for name, counts in (("a", [1, 2]), ("b", [1, 2]), ("c", [2, 1]))
     )
     check_alike(0, one, 1, same, 20)
     with pytest.raises(RunError, match="trials 0 and 2 have not released alike after 20 updates"):
@@ -302,5 +327,7 @@ def test_a_trial_that_somebody_continued_with_stands_for_nobody_and_nobody_for_i
         (run / "scenario.toml").write_text("")
     check_alike(0, one, 1, one, 20)
     for runs in ((0, one, 1, further), (1, further, 0, one)):
-        with pytest.raises(RunError, match=r"trial 1 .* wanted to stand after 20 updates.* has made 25"):
+        with pytest.raises(
+            RunError, match=r"trial 1 .* wanted to stand after 20 updates.* has made 25"
+        ):
             check_alike(*runs, 20)

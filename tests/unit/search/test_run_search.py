@@ -12,7 +12,9 @@ Y = np.arange(60) % 3
 
 
 def scenario(**settings):
-    return raydpzv.horizontal(lambda: nn.Linear(8, 3), (X, Y), clients=Y, updates=4, every=2, **settings)
+    return raydpzv.horizontal(
+        lambda: nn.Linear(8, 3), (X, Y), clients=Y, updates=4, every=2, **settings
+    )
 
 
 @pytest.mark.usefixtures("unrendered")
@@ -26,7 +28,9 @@ def test_trials_of_an_object_have_the_bits_of_their_runs_and_resume(tmp_path):
     assert raydpzv.run(alone).summary["digest"] == rows[1]["digest"]
     assert found.best.method.lr in {row["method.lr"] for row in rows}
     again = raydpzv.tune(spec, space, tmp_path / "found", samples=2)
-    assert again.table["seconds"].to_pylist() == found.table["seconds"].to_pylist(), "nothing is made again"
+    assert again.table["seconds"].to_pylist() == found.table["seconds"].to_pylist(), (
+        "nothing is made again"
+    )
     with pytest.raises(InputError, match="holds another search"):
         raydpzv.tune(spec, space, tmp_path / "found", samples=1)
 
@@ -38,13 +42,23 @@ def test_trials_of_an_object_have_the_bits_of_their_runs_and_resume(tmp_path):
         ({"lr": 0.1}, {}, "method.lr: wanted one of choice"),
         ({}, {}, "the space: wanted at least one setting"),
         ({"lr": {"grid": [0.1]}}, {"metric": "speed"}, "speed"),
-        ({"lr": {"grid": [0.1]}}, {"samples": 0}, "samples: wanted a whole number of at least 1, got 0"),
-        ({"lr": {"grid": [0.1]}}, {"jobs": 1.5}, "jobs: wanted a whole number of at least 1, got 1.5"),
+        (
+            {"lr": {"grid": [0.1]}},
+            {"samples": 0},
+            "samples: wanted a whole number of at least 1, got 0",
+        ),
+        (
+            {"lr": {"grid": [0.1]}},
+            {"jobs": 1.5},
+            "jobs: wanted a whole number of at least 1, got 1.5",
+        ),
         ({"lr": {"grid": [0.1]}}, {"actors": True}, "--runner local"),
         ({"lr": {"grid": [0.1]}}, {"runner": "roy"}, 'unknown runner "roy". Did you mean "ray"'),
     ],
 )
-def test_what_cannot_be_searched_is_refused_before_anything_is_written(tmp_path, space, options, said):
+def test_what_cannot_be_searched_is_refused_before_anything_is_written(
+    tmp_path, space, options, said
+):
     with pytest.raises(SpecError, match=said):
         raydpzv.tune(scenario(), space, tmp_path / "none", **options)
     assert not (tmp_path / "none").exists()

@@ -4,7 +4,14 @@ import pytest
 
 import scenarios
 from raydpzv.errors import DataError, SpecError
-from raydpzv.search.search_plan import Drawing, SearchPlan, grace_of, planned_claim, read_search, trials_of
+from raydpzv.search.search_plan import (
+    Drawing,
+    SearchPlan,
+    grace_of,
+    planned_claim,
+    read_search,
+    trials_of,
+)
 from raydpzv.search.space import Dimension
 
 POINTS = [("method.lr=0.5", "privacy.epsilon=0.5"), ("method.lr=0.5", "privacy.epsilon=2.0")]
@@ -50,7 +57,10 @@ def test_users_noise_is_held_against_the_constraint_like_records_noise():
     ("make", "points", "epsilon", "words"),
     [
         (private, POINTS, 0.1, r"--epsilon 0.1: the least of 2 trials is ε=0.5, of trial 0"),
-        *((private, POINTS, wrong, "--epsilon: wanted a finite number above 0") for wrong in WRONG_EPSILONS),
+        *(
+            (private, POINTS, wrong, "--epsilon: wanted a finite number above 0")
+            for wrong in WRONG_EPSILONS
+        ),
         (plain, [("method.lr=0.5",)], 1.0, "none of 1 trials has a proved ε: no noise is added"),
         (
             plain,
@@ -58,7 +68,12 @@ def test_users_noise_is_held_against_the_constraint_like_records_noise():
             None,
             r"trial 1 of the space \(method.batch=64, method.momentum=1.5\)",
         ),
-        (private, [("method.batch=100000",)], None, "trial 0 of the space .*method.batch: wanted at most"),
+        (
+            private,
+            [("method.batch=100000",)],
+            None,
+            "trial 0 of the space .*method.batch: wanted at most",
+        ),
     ],
 )
 def test_trials_that_cannot_be_are_refused_by_name(make, points, epsilon, words):
@@ -147,7 +162,9 @@ SPACE = (
 
 def learning(samples=5, batch=2, epsilon=None):
     drawing = Drawing(SPACE[:1], samples, batch, 7, private([]))
-    return plan(trials_of(drawing.make, [("method.lr=0.5",)], epsilon), drawing=drawing, epsilon=epsilon)
+    return plan(
+        trials_of(drawing.make, [("method.lr=0.5",)], epsilon), drawing=drawing, epsilon=epsilon
+    )
 
 
 def test_a_plan_that_grows_by_results_is_written_and_read(tmp_path, monkeypatch):

@@ -26,7 +26,8 @@ def read(spec, tmp_path):
 def test_all_kinds_by_dotted_names_tables_and_quoted_keys(read):
     space = read(
         'method.lr.loguniform = [1e-3, 1e-1]\n"method.momentum" = { uniform = [0, 0.9] }\n'
-        'method.server.choice = ["sgd", "zo"]\n[method.perturbations]\nrandint = [1, 4]\n[seed]\ngrid = [3, 4]\n'
+        'method.server.choice = ["sgd", "zo"]\n[method.perturbations]\nrandint = [1, '
+        "4]\n[seed]\ngrid = [3, 4]\n"
     )
     assert {d.setting: (d.kind, d.values) for d in space} == {
         "method.lr": ("loguniform", (1e-3, 1e-1)),
@@ -64,7 +65,10 @@ def test_all_kinds_by_dotted_names_tables_and_quoted_keys(read):
             "method.lr.choice = [0.01, 1, 0.01]",
             r"method.lr.choice: wanted different .* got 0.01 and 0.01; drop",
         ),
-        ("seed.grid = [1, 1.0]", r"seed.grid: wanted different values in space.toml, got 1 and 1.0"),
+        (
+            "seed.grid = [1, 1.0]",
+            r"seed.grid: wanted different values in space.toml, got 1 and 1.0",
+        ),
         ('method.server.choice = ["zo", "zo"]', r'got "zo" and "zo"'),
         ("method.lr.choice = [[1, 2], [1, 2]]", r"got \[1, 2\] and \[1, 2\]"),
         (
@@ -108,7 +112,8 @@ def test_draws_lie_in_their_ranges_and_follow_from_the_seed_alone():
     assert all(1e-4 <= f["a"] <= 1 and 2 <= f["b"] <= 3 for f in found)
     assert {f["c"] for f in found} == {1, 2, 3}
     assert {f["d"] for f in found} == {"x", "y"}
-    # a quarter of the draws in each decade: 100 +- 4 standard deviations; drawn evenly, 99 % are in the last
+    # a quarter of the draws in each decade: 100 +- 4 standard deviations; drawn evenly, 99 % are in
+    # the last
     for decade in range(-4, 0):
         assert 65 < sum(decade <= math.log10(f["a"]) < decade + 1 for f in found) < 135
     # other settings do not move a draw, and the number of draws does not either

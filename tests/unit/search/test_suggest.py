@@ -30,7 +30,9 @@ def distance(found):
 
 
 def search(seed, *, learns=True, higher=False, count=30):
-    """Ask for one trial at a time; what is sought is a step size of 0.1. learns: is each told what it came to?"""
+    """Ask for one trial at a time; what is sought is a step size of 0.1. learns: is each told what
+    it came to?
+    """
     outcomes = []
     for _ in range(count):
         (point,) = suggested(SPACE, outcomes, 1, seed, higher=higher, accepts=lambda point: True)

@@ -26,7 +26,9 @@ def digits(*overrides):
 
 def run(trial, evaluated=lambda status, metrics: None, stop=None):
     experiment, folder = trial.started()
-    options = RunOptions(folder, stop=stop or threading.Event(), evaluated=evaluated, keep_evaluated=True)
+    options = RunOptions(
+        folder, stop=stop or threading.Event(), evaluated=evaluated, keep_evaluated=True
+    )
     return run_local(experiment, options).summary
 
 
@@ -95,9 +97,14 @@ def test_another_trial_continues_with_its_own_step_size(tmp_path):
 
 def test_no_other_setting_changes_in_mid_run(tmp_path):
     stopped_at(TrialRun(tmp_path / "a", digits(), "a"), tmp_path / "copy")
-    for setting, named in (("method.momentum=0.5", "method.momentum is 0.9 there"), ("method.name=vafl", "")):
+    for setting, named in (
+        ("method.momentum=0.5", "method.momentum is 0.9 there"),
+        ("method.name=vafl", ""),
+    ):
         taker = TrialRun(tmp_path / "b", digits(setting), "b")
-        with pytest.raises(InputError, match=f"run of trial b cannot resume with other settings: {named}"):
+        with pytest.raises(
+            InputError, match=f"run of trial b cannot resume with other settings: {named}"
+        ):
             taker.load(tmp_path / "copy")
         assert not taker.path.exists()
     with pytest.raises(
@@ -130,7 +137,9 @@ def test_releases_of_a_lost_folder_are_not_made_again_uncharged(tmp_path):
 
 
 def test_a_wall_clock_run_is_named_and_resumes_as_a_new_segment(tmp_path):
-    wall = digits("clock.kind=wall", "arrivals.rate=500", "budget.updates=2000", "evaluate.every=10")
+    wall = digits(
+        "clock.kind=wall", "arrivals.rate=500", "budget.updates=2000", "evaluate.every=10"
+    )
     trial, stop, seen = TrialRun(tmp_path / "run", wall, "a"), threading.Event(), []
     (copy := tmp_path / "copy").mkdir()
 

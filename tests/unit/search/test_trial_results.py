@@ -50,12 +50,20 @@ def load(settings):
 
 
 def search_of(points, **changes):
-    given = {"name": "small", "metric": "accuracy", "scheduler": "none", "grace": 0, "epsilon": None}
+    given = {
+        "name": "small",
+        "metric": "accuracy",
+        "scheduler": "none",
+        "grace": 0,
+        "epsilon": None,
+    }
     return SearchPlan(**given | changes, trials=trials_of(load, points, changes.get("epsilon")))
 
 
 def run(folder, trial, **how):
-    assert not run_planned(trial.planned(), run_path(folder, trial), RunOptions(**how)).startswith("wanted")
+    assert not run_planned(trial.planned(), run_path(folder, trial), RunOptions(**how)).startswith(
+        "wanted"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -100,11 +108,14 @@ def test_rows_are_those_of_the_runs(finished):
     assert str(table.schema.field("method.lr").type) == "double"
 
 
-def test_the_best_settings_are_those_of_the_best_median_and_its_scenario_is_whole(finished, tmp_path):
+def test_the_best_settings_are_those_of_the_best_median_and_its_scenario_is_whole(
+    finished, tmp_path
+):
     plan, folder = finished
     results = search_results(folder, plan)
     medians = {
-        lr: sum(r["accuracy"] for r in results.rows[:4] if r["method.lr"] == lr) / 2 for lr in (0.01, 1.0)
+        lr: sum(r["accuracy"] for r in results.rows[:4] if r["method.lr"] == lr) / 2
+        for lr in (0.01, 1.0)
     }
     assert results.best.values["method.lr"] == max(medians, key=medians.get)
     assert (results.best.spec.seed, len(results.choice.trials)) == (0, 2)
@@ -116,9 +127,9 @@ def test_the_best_settings_are_those_of_the_best_median_and_its_scenario_is_whol
     said = (tmp_path / "best.toml").read_text().splitlines()[2]
     one, two = (trial.number for trial in results.choice.trials)
     assert said == (
-        f"# accuracy at the end: {results.rows[one]['accuracy']:.6g}; trials {one} and {two} share the settings with "
-        f"the best median accuracy, {max(medians.values()):.6g}, of those with the most finished seeds (2): "
-        f"trial {one} represents them by the lowest seed, 0"
+        f"# accuracy at the end: {results.rows[one]['accuracy']:.6g}; trials {one} and {two} share "
+        f"the settings with the best median accuracy, {max(medians.values()):.6g}, of those with "
+        f"the most finished seeds (2): trial {one} represents them by the lowest seed, 0"
     )
     assert replace(results.choice, trials=results.choice.trials[:1]).reason("accuracy") == ""
 
@@ -146,7 +157,9 @@ def test_without_a_winner_the_search_has_spent_as_much(finished):
 
 
 def test_where_a_trial_broke_off_the_plan_is_claimed(finished, tmp_path):
-    """A loss that is no number ends a run: how much it released is no fact fixed before the first release."""
+    """A loss that is no number ends a run: how much it released is no fact fixed before the first
+    release.
+    """
     plan, folder = finished
     shutil.copytree(folder, tmp_path / "broken")
     path = run_path(tmp_path / "broken", plan.trials[0]) / "summary.json"
@@ -168,10 +181,17 @@ def test_where_a_trial_broke_off_the_plan_is_claimed(finished, tmp_path):
 
 
 def test_what_all_trials_that_came_to_nothing_released_is_composed(tmp_path):
-    """Two steps so large that the loss is no number whatever the noise; a third trial never begins."""
+    """Two steps so large that the loss is no number whatever the noise; a third trial never
+    begins.
+    """
 
     def large(settings):
-        short = ["budget.updates=12", "evaluate.every=6", "data.train_rows=100", "data.test_rows=40"]
+        short = [
+            "budget.updates=12",
+            "evaluate.every=6",
+            "data.train_rows=100",
+            "data.test_rows=40",
+        ]
         return scenarios.load("digits_dpzv", [*short, *settings])
 
     points = [(f"method.lr={lr}",) for lr in ("1e10", "1e11", "1e12")]
@@ -183,7 +203,9 @@ def test_what_all_trials_that_came_to_nothing_released_is_composed(tmp_path):
     results = search_results(tmp_path, plan)
     assert [row["status"] for row in results.rows] == ["diverged", "diverged", "not run"]
     assert (results.choice, results.best) == (None, None)
-    client = next(one for one in results.spent if (one.adversary, one.relation) == ("client", "replace"))
+    client = next(
+        one for one in results.spent if (one.adversary, one.relation) == ("client", "replace")
+    )
     alone = mu_of(results.rows[0]["epsilon"], client.delta)
 
     def together(runs):
@@ -210,12 +232,16 @@ def test_how_far_a_trial_has_come_is_where_it_stands_or_its_end(finished, tmp_pa
     plan, folder = finished
     rows = search_results(folder, plan).rows
     for number in range(4):
-        assert trial_progress(folder, plan, number) == TrialProgress(DONE, "", 4, rows[number]["accuracy"])
+        assert trial_progress(folder, plan, number) == TrialProgress(
+            DONE, "", 4, rows[number]["accuracy"]
+        )
     assert trial_progress(folder, plan, 4) is None, "not started"
     shutil.copytree(folder, tmp_path / "diverged")
     path = run_path(tmp_path / "diverged", plan.trials[0]) / "summary.json"
     path.write_text(
-        json.dumps(json.loads(path.read_text()) | {"failure": "diverged", "failure_reason": "large"})
+        json.dumps(
+            json.loads(path.read_text()) | {"failure": "diverged", "failure_reason": "large"}
+        )
     )
     found = trial_progress(tmp_path / "diverged", plan, 0)
     assert (found.status, found.why, math.isnan(found.value)) == (DIVERGED, "large", True), (
@@ -235,7 +261,9 @@ def test_how_far_a_trial_has_come_is_where_it_stands_or_its_end(finished, tmp_pa
 
 
 def test_trials_of_users_compose_where_every_user_has_the_same_records(tmp_path):
-    """Each is a Gaussian sum every round: n trials of noise multiplier z are μ = √(n T) / z for one user."""
+    """Each is a Gaussian sum every round: n trials of noise multiplier z are μ = √(n T) / z for one
+    user.
+    """
 
     def users(settings):
         short = ["data.train_rows=300", "budget.updates=2", "evaluate.every=2"]
@@ -249,7 +277,9 @@ def test_trials_of_users_compose_where_every_user_has_the_same_records(tmp_path)
             for trial in plan.trials:
                 run(tmp_path / name, trial)
         found = search_results(tmp_path / name, plan).spent
-        return next(one for one in found if (one.adversary, one.relation) == ("external", "add_remove"))
+        return next(
+            one for one in found if (one.adversary, one.relation) == ("external", "add_remove")
+        )
 
     whole = spent("steps", [("method.server_lr=1.0",), ("method.server_lr=2.0",)])
     assert whole.spent == pytest.approx(epsilon_of(math.sqrt(2 * 2) / 20.0, whole.delta), rel=1e-4)
@@ -265,13 +295,18 @@ def test_the_picture_shows_every_trial_that_was_measured(finished):
     figure = search_figure(plan, results)
     drawn = [c for c in figure.axes[0].collections if c.get_label() == "done"]
     assert sum(len(c.get_offsets()) for c in drawn) == 4
-    assert search_figure(plan, partial(type(results), choice=None, spent=())(rows=results.rows[4:])) is None
+    assert (
+        search_figure(plan, partial(type(results), choice=None, spent=())(rows=results.rows[4:]))
+        is None
+    )
 
 
 def test_all_epsilons_above_ten_are_at_one_place_of_the_picture(finished):
     plan, folder = finished
     found = search_results(folder, plan)
-    rows = [{**row, "epsilon": ε} for row, ε in zip(found.rows, (0.5, 8.0, 40.0, 900.0), strict=False)]
+    rows = [
+        {**row, "epsilon": ε} for row, ε in zip(found.rows, (0.5, 8.0, 40.0, 900.0), strict=False)
+    ]
     (ax, *_) = search_figure(plan, replace(found, rows=tuple(rows))).axes
     drawn = [x for c in ax.collections if c.get_label() == "done" for x, _ in c.get_offsets()]
     assert drawn == [0.5, 8.0, 15.0, 15.0]
@@ -282,12 +317,21 @@ def test_all_epsilons_above_ten_are_at_one_place_of_the_picture(finished):
 def test_settings_drawn_by_loguniform_are_on_logarithmic_scales(finished):
     plan, folder = finished
     found = search_results(folder, plan)
-    rows = [{**row, "epsilon": math.nan, "method.lr": 0.1 + row["trial"] / 50} for row in found.rows]
+    rows = [
+        {**row, "epsilon": math.nan, "method.lr": 0.1 + row["trial"] / 50} for row in found.rows
+    ]
     rows = [{**row, "seed": 1 + row["seed"]} for row in rows]
 
     def scales(*log_scaled):
-        axes = search_figure(replace(plan, log_scaled=log_scaled), replace(found, rows=tuple(rows))).axes
-        return axes[0].get_xlabel(), axes[0].get_xscale(), axes[1].get_ylabel(), axes[1].get_yscale()
+        axes = search_figure(
+            replace(plan, log_scaled=log_scaled), replace(found, rows=tuple(rows))
+        ).axes
+        return (
+            axes[0].get_xlabel(),
+            axes[0].get_xscale(),
+            axes[1].get_ylabel(),
+            axes[1].get_yscale(),
+        )
 
     assert scales() == ("method.lr", "linear", "seed", "linear")
     assert scales("method.lr") == ("method.lr", "log", "seed", "linear")
@@ -343,7 +387,9 @@ def test_what_is_set_aside_and_what_nobody_counted_is_charged_as_planned(finishe
     broken = search_results(tmp_path / "copy", plan).spent[0]
     assert [one.possible for one in (before, after, broken)] == [0, 1, 2]
     assert "releases made (" in before.sentence()
-    assert "releases made or possibly made (nobody knows how far 2 of them came" in broken.sentence()
+    assert (
+        "releases made or possibly made (nobody knows how far 2 of them came" in broken.sentence()
+    )
 
 
 def test_a_folder_is_that_of_one_search_and_of_no_other(finished, tmp_path):
@@ -384,7 +430,9 @@ def test_a_trial_names_its_settings():
 
 
 def test_of_the_points_with_most_finished_seeds_the_best_median_is_chosen():
-    points = [(f"method.lr={lr}", f"seed={seed}") for lr in ("0.1", "0.2", "0.3") for seed in (0, 1, 2)]
+    points = [
+        (f"method.lr={lr}", f"seed={seed}") for lr in ("0.1", "0.2", "0.3") for seed in (0, 1, 2)
+    ]
     plan = search_of(points)
 
     def chosen(*said):
@@ -394,7 +442,9 @@ def test_of_the_points_with_most_finished_seeds_the_best_median_is_chosen():
 
     low, high, broken = ("done", 0.5), ("done", 0.9), ("diverged", 0.1)
     assert chosen(low, low, high, high, high, broken, low, high, high) == (6, 3)
-    assert chosen(low, broken, broken, ("stopped early", 1.0), high, broken, low, broken, broken) == (4, 1)
+    assert chosen(
+        low, broken, broken, ("stopped early", 1.0), high, broken, low, broken, broken
+    ) == (4, 1)
     assert chosen(*[broken] * 9) is None
     unmeasured = ("done", math.nan)
     assert chosen(*[broken] * 6, unmeasured, high, high) == (7, 2), (
@@ -406,7 +456,9 @@ def test_in_a_population_trials_that_came_to_the_same_settings_are_no_seeds_of_o
     alone = search_of([("method.lr=0.1",), ("method.lr=0.2",)])
     space = (Dimension("method.lr", "uniform", (0.1, 0.2)),)
     plan = replace(alone, scheduler="pbt", population=Population(space, 2, 0.5, 0))
-    alike = [replace(plan.trials[0], number=n) for n in range(2)] + [replace(plan.trials[1], number=2)]
+    alike = [replace(plan.trials[0], number=n) for n in range(2)] + [
+        replace(plan.trials[1], number=2)
+    ]
     rows = [{"status": "done", "accuracy": value} for value in (0.5, 0.6, 0.9)]
     (best,) = _best(plan, alike, rows).trials
     assert best.number == 2
@@ -417,7 +469,9 @@ def test_a_proved_epsilon_that_is_too_large_is_cut_in_the_table(finished):
     plan, _ = finished
     rows = [{"rate_asked": math.nan}]
     (column,) = [column for column in trial_columns(plan, rows) if column.title == "proved ε"]
-    cells = [column.get({"epsilon": value, "adversary": "client"}) for value in (9.5, 53_490.0, math.nan)]
+    cells = [
+        column.get({"epsilon": value, "adversary": "client"}) for value in (9.5, 53_490.0, math.nan)
+    ]
     assert cells == ["9.5 (client)", "> 10 (client)", ""]
 
 
@@ -434,17 +488,26 @@ def test_rates_are_asked_of_a_machine_by_the_wall_clock_alone(small):
     for free in (
         small(rates),
         small("clock.kind=wall", "arrivals.kind=immediate"),
-        scenarios.load("frozen", ["clock.kind=wall", "method.name=sgd"]),  # a barrier: all wait for all
+        scenarios.load(
+            "frozen", ["clock.kind=wall", "method.name=sgd"]
+        ),  # a barrier: all wait for all
     ):
         assert math.isnan(rate_asked(free)), free.method.name
 
 
 def row(asked, seconds, uploads, late=0.0):
-    return {"rate_asked": asked, "throughput": uploads / seconds, "late": late, "uploads": float(uploads)}
+    return {
+        "rate_asked": asked,
+        "throughput": uploads / seconds,
+        "late": late,
+        "uploads": float(uploads),
+    }
 
 
 def test_a_rate_that_is_kept_is_not_warned_of_whatever_chance_does():
-    """A control: Poisson counts of the rate asked are in order nearly always, those of four fifths of it never."""
+    """A control: Poisson counts of the rate asked are in order nearly always, those of four fifths
+    of it never.
+    """
     counts = Key(5).generator().poisson(1000, 500)
     assert sum(missed(row(10.0, 100.0, int(count))) != "" for count in counts) <= 2
     slow = Key(6).generator().poisson(800, 500)

@@ -22,7 +22,9 @@ def test_two_silos_have_one_key_and_every_pair_and_run_another() -> None:
 def test_derived_keys_are_hkdf_of_an_injective_address() -> None:
     info = struct.pack("<?Q", False, 4) + b"mask" + struct.pack("<?Qq", True, 8, 5)
     pseudo_random = hmac.new(bytes(32), b"key", hashlib.sha256).digest()
-    assert derived(b"key", "mask", 5) == hmac.new(pseudo_random, info + b"\1", hashlib.sha256).digest()
+    assert (
+        derived(b"key", "mask", 5) == hmac.new(pseudo_random, info + b"\1", hashlib.sha256).digest()
+    )
     addresses = [
         ("a", b"bc"),
         ("ab", b"c"),

@@ -15,9 +15,9 @@ S, D = 4, 500
 def everybody() -> tuple[MaskedServer, list[MaskedSilo]]:
     server, silos = MaskedServer(S), [MaskedSilo(s, b"run") for s in range(S)]
     told = play(SetUp(server.phases), silos)
-    assert [(type(up).__name__, up.wire_bytes) for _, _, up in told] == [("AgreementKey", 32)] * S + [
-        ("Acknowledged", 0)
-    ] * S
+    assert [(type(up).__name__, up.wire_bytes) for _, _, up in told] == [
+        ("AgreementKey", 32)
+    ] * S + [("Acknowledged", 0)] * S
     assert sum(down.wire_bytes for _, down, _ in told) == S * 32 * S
     return server, silos
 
@@ -77,6 +77,8 @@ def test_a_silo_that_lost_its_keys_says_so_and_the_protocol_is_set_up_again() ->
     assert isinstance(answers[1], KeysLost)
     messages = set_up.receive(answers)
     while messages is not None:
-        messages = set_up.receive([silo.receive(body) for silo, body in zip(silos, messages, strict=True)])
+        messages = set_up.receive(
+            [silo.receive(body) for silo, body in zip(silos, messages, strict=True)]
+        )
     sums = uploads(silos, VALUES // 8, attempt)
     assert np.array_equal(server.total(sums), (VALUES // 8).sum(0))

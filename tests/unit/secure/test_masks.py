@@ -13,8 +13,12 @@ def masks(silos: int) -> list[Masks]:
     return [Masks(i, {j: pair_key(i, j) for j in range(silos) if j != i}) for i in range(silos)]
 
 
-def total(silos: tuple[int, ...], among: tuple[int, ...], *address: int) -> tuple[list[int], list[int]]:
-    """The masks of `silos` added up, each made for a sum `among` those: modulo 2^64 and modulo n."""
+def total(
+    silos: tuple[int, ...], among: tuple[int, ...], *address: int
+) -> tuple[list[int], list[int]]:
+    """The masks of `silos` added up, each made for a sum `among` those: modulo 2^64 and modulo
+    n.
+    """
     all_of, words, residues = masks(4), np.zeros(3, np.uint64), [0, 0, 0]
     for s in silos:
         words += all_of[s].words(among, 3, "sum", *address)
@@ -50,7 +54,9 @@ def test_every_round_attempt_purpose_and_silo_has_another_mask() -> None:
 
 def test_masks_are_uniform() -> None:
     words = masks(3)[1].words((0, 1, 2), 20_000, "sum", 1, 0)
-    residues = np.array([float(m % N / N) for m in masks(3)[1].residues((0, 1, 2), 20_000, N, "sum", 1, 0)])
+    residues = np.array(
+        [float(m % N / N) for m in masks(3)[1].residues((0, 1, 2), 20_000, N, "sum", 1, 0)]
+    )
     for shares in (words / 2.0**64, residues):
         # Kolmogorov: p < 1e-2 at .0115
         assert np.abs(np.sort(shares) - np.arange(20_000) / 20_000).max() < 0.012

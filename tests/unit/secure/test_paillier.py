@@ -22,7 +22,10 @@ def textbook(ciphertext: int, p: int, q: int) -> int:
 @pytest.mark.parametrize("plain", [0, 1, -1, P * Q // 2, -(P * Q // 2), 123_456_789])
 def test_the_owner_reads_what_anybody_encrypts(plain: int) -> None:
     key = PrivateKey(P, Q)
-    for ciphertext in (key.encrypt(plain), key.public.joined(key.public.bare(plain), key.public.zero())):
+    for ciphertext in (
+        key.encrypt(plain),
+        key.public.joined(key.public.bare(plain), key.public.zero()),
+    ):
         assert key.decrypt(ciphertext) == plain
         assert textbook(ciphertext, P, Q) == plain % (P * Q)
 
@@ -40,14 +43,18 @@ def test_encryptions_of_one_plaintext_differ() -> None:
     assert len({int(key.public.zero()) for _ in range(20)}) == 20
 
 
-def test_the_owners_zeros_are_all_n_th_powers_equally_often(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_owners_zeros_are_all_n_th_powers_equally_often(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     p, q = 7, 11
     powers = {pow(x, p * q, (p * q) ** 2) for x in range(1, p * q) if math.gcd(x, p * q) == 1}
     key, found = PrivateKey(p, q), Counter()
     for x in range(p - 1):
         for y in range(q - 1):
             draws = iter((x, y))
-            monkeypatch.setattr(paillier.secrets, "randbelow", lambda limit, draws=draws: next(draws))
+            monkeypatch.setattr(
+                paillier.secrets, "randbelow", lambda limit, draws=draws: next(draws)
+            )
             found[int(key.encrypt(0))] += 1
     assert found.keys() == powers
     assert set(found.values()) == {1}

@@ -67,7 +67,9 @@ def test_the_mean_is_the_weighted_mean_and_what_a_round_adds() -> None:
         values = played.values(silo, (Key(7) / silo).generator())
         expected += weights[silo][capped[silo] > 0] @ values
     found = played.server.total(uploads(played, played.everybody(1), noise=False))
-    assert np.abs(found - expected).max() < 1.5  # three dithers, each within half a unit of its mean
+    assert (
+        np.abs(found - expected).max() < 1.5
+    )  # three dithers, each within half a unit of its mean
 
 
 def test_with_seeded_noise_runs_repeat_to_the_bit_whatever_the_encryption_draws() -> None:
@@ -87,7 +89,9 @@ def test_a_protocol_that_is_set_up_again_gives_the_same_sums() -> None:
     lost.silos[2] = PrivateSilo(2, SMALL, counts()[2])
     play(SetUp(lost.server.phases), lost.silos)
     attempt = played.everybody(4)
-    assert lost.server.opened(uploads(lost, attempt)) == played.server.opened(uploads(played, attempt))
+    assert lost.server.opened(uploads(lost, attempt)) == played.server.opened(
+        uploads(played, attempt)
+    )
 
 
 def test_without_one_silo_of_the_attempt_nothing_can_be_read() -> None:
@@ -106,7 +110,9 @@ def test_who_is_not_sampled_adds_nothing_and_silos_see_no_difference() -> None:
     sums = uploads(played, played.everybody(1), coins=coins, noise=False)
     values = [played.values(silo, (Key(7) / silo).generator()) for silo in range(3)]
     plain = played.plain_sum(values, coins, range(3))
-    dithered = [found - wanted for found, wanted in zip(played.server.opened(sums), plain, strict=True)]
+    dithered = [
+        found - wanted for found, wanted in zip(played.server.opened(sums), plain, strict=True)
+    ]
     assert all(0 <= rest < 3 * SMALL.multiple for rest in dithered)
     sent = played.server.sampled(coins)
     assert len({row.tobytes() for row in (*sent.coins, *sent.weights)}) == 10
@@ -125,7 +131,9 @@ CAP, USERS, VALUES, ROUNDS = 8, 12, 16, 25
 
 
 def divisible(opened: list[int], prime: int, power: int, multiple: int) -> bool:
-    """Tell whether some summed user's total must have this prime power as a factor, judging by residues modulo Λ."""
+    """Tell whether some summed user's total must have this prime power as a factor, judging by
+    residues modulo Λ.
+    """
     whole = 0
     while multiple % prime ** (whole + 1) == 0:
         whole += 1
@@ -133,7 +141,9 @@ def divisible(opened: list[int], prime: int, power: int, multiple: int) -> bool:
 
 
 def attack(rounds: list[tuple[np.ndarray, list[int]]], weighting: Weighting) -> list[set[int]]:
-    """The totals that each user may have, after all that opened integers and known samples say of their factors."""
+    """The totals that each user may have, after all that opened integers and known samples say of
+    their factors.
+    """
     largest = weighting.cap * weighting.silos
     powers = [
         (p, k)
@@ -181,7 +191,9 @@ def recovered(*, dither: bool) -> int:
         ]
         rounds.append((coins, played.server.opened(packed(found))))
     totals = played.counts.clip(max=CAP).sum(0).tolist()
-    return sum(left == {total} for left, total in zip(attack(rounds, weighting), totals, strict=True))
+    return sum(
+        left == {total} for left, total in zip(attack(rounds, weighting), totals, strict=True)
+    )
 
 
 def test_residues_of_opened_integers_recover_nobody() -> None:

@@ -10,7 +10,14 @@ from raydpzv.secure.private_silo import PrivateSilo
 from raydpzv.secure.residues import as_integers
 from raydpzv.secure.weighting import Weighting
 from raydpzv.wire.secure_sums import KeysLost, PackedSum
-from tests.helpers.private_weights import Parties, drawn_counts, fixed_agreement, no_dither, packed, parties
+from tests.helpers.private_weights import (
+    Parties,
+    drawn_counts,
+    fixed_agreement,
+    no_dither,
+    packed,
+    parties,
+)
 
 SMALL = Weighting(silos=3, users=5, cap=3, key_bits=256, value_bits=8, values=7, multiplier=2.0)
 
@@ -30,17 +37,23 @@ def zeros(played: Parties, silo: int, round: int) -> PackedSum:
 
 
 def shown(played: Parties, upload: PackedSum) -> list[int]:
-    """What the owner of the key reads of a ciphertext's randomness: c mod n is ρ^n mod n, and 1 where there is none."""
+    """What the owner of the key reads of a ciphertext's randomness: c mod n is ρ^n mod n, and 1
+    where there is none.
+    """
     return [c % int(played.server._key.public.modulus) for c in as_integers(upload.values)]
 
 
 def test_a_value_that_is_zero_for_all_users_does_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
     played = small()
     assert 1 not in shown(played, zeros(played, 0, 1))
-    monkeypatch.setattr(PublicKey, "zero", lambda self: 1)  # the control: nothing fresh on the ciphertexts
+    monkeypatch.setattr(
+        PublicKey, "zero", lambda self: 1
+    )  # the control: nothing fresh on the ciphertexts
     assert set(shown(played, zeros(played, 0, 2))) == {1}
     values = played.values(0, Key(0).generator())
-    other = played.silos[0].upload([values], np.zeros(7, np.int64), played.everybody(3), dither=no_dither)
+    other = played.silos[0].upload(
+        [values], np.zeros(7, np.int64), played.everybody(3), dither=no_dither
+    )
     assert 1 not in shown(played, packed([other])[0])
 
 
@@ -52,7 +65,9 @@ def opened_alone(played: Parties, rounds: Iterable[int]) -> np.ndarray:
 
 
 def distance(shares: np.ndarray) -> float:
-    """Kolmogorov's distance to the uniform law on (-1/2, 1/2), times √N: above 1.95 once in a thousand draws."""
+    """Kolmogorov's distance to the uniform law on (-1/2, 1/2), times √N: above 1.95 once in a
+    thousand draws.
+    """
     steps = np.arange(len(shares)) / len(shares) - 0.5
     return float(np.abs(np.sort(shares) - steps).max() * np.sqrt(len(shares)))
 
@@ -75,7 +90,9 @@ def test_it_says_what_is_missing() -> None:
     played, alone = small(), PrivateSilo(0, SMALL, np.ones(5, np.int64))
     values, noise = played.values(0, Key(1).generator()), np.zeros(7, np.int64)
     assert isinstance(alone.upload([values], noise, played.everybody()), KeysLost)
-    with pytest.raises(RunError, match=f"has {len(values)} users and got values of {len(values) - 1}"):
+    with pytest.raises(
+        RunError, match=f"has {len(values)} users and got values of {len(values) - 1}"
+    ):
         played.silos[0].upload([values[1:]], noise, played.everybody(1))
     with pytest.raises(RunError, match="wanted values within ±255"):
         played.silos[0].upload([values + 512], noise, played.everybody(2))

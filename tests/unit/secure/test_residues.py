@@ -17,7 +17,9 @@ def test_residues_come_back_and_are_as_wide_as_their_modulus() -> None:
 def test_draws_are_uniform() -> None:
     draws = uniform(7, 70_000, Key(1).generator().bytes)
     assert np.abs(np.bincount(draws, minlength=7) / 10_000 - 1).max() < 0.04
-    wide = uniform(3 << 70, 9_000, Key(2).generator().bytes)  # a power of two would leave out a quarter
+    wide = uniform(
+        3 << 70, 9_000, Key(2).generator().bytes
+    )  # a power of two would leave out a quarter
     assert 0.24 < np.mean([3 * draw > 9 << 69 for draw in wide]) * 0.5 < 0.26
 
 

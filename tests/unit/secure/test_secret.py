@@ -16,7 +16,9 @@ from tests.helpers.private_weights import Parties, drawn_counts, parties
 
 
 def two() -> Parties:
-    weighting = Weighting(silos=2, users=3, cap=2, key_bits=256, value_bits=6, values=2, multiplier=1.0)
+    weighting = Weighting(
+        silos=2, users=3, cap=2, key_bits=256, value_bits=6, values=2, multiplier=1.0
+    )
     return parties(weighting, drawn_counts(2, 3, 2, Key(5).generator()))
 
 
@@ -46,7 +48,9 @@ def test_what_holds_a_secret_neither_shows_nor_leaves() -> None:
     parts = [part for party in (played.server, *played.silos) for part in held(party)]
     secrets = [part for part in parts if isinstance(part, bytes) and len(part) == 32]
     secrets += [
-        part for part in parts if type(part).__name__ == "mpz" or (isinstance(part, int) and part > 2**60)
+        part
+        for part in parts
+        if type(part).__name__ == "mpz" or (isinstance(part, int) and part > 2**60)
     ]
     assert len(secrets) > 10  # pair keys, primes, blindings, shifted weights
     keepers = [part for part in parts if isinstance(part, Secret)]
@@ -74,7 +78,9 @@ def failures(played: Parties) -> Iterator[Callable[[], object]]:
     yield lambda: silo.receive(SealedSeed(np.zeros(60, np.uint8)))
     other = two()
     set_up = SetUp(other.server.phases)
-    set_up.receive([one.receive(body) for one, body in zip(other.silos, set_up.begin(), strict=True)])
+    set_up.receive(
+        [one.receive(body) for one, body in zip(other.silos, set_up.begin(), strict=True)]
+    )
     yield (
         lambda: (
             other.silos[1].receive(set_up.begin()[0])

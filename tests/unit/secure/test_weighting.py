@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 from raydpzv.errors import SpecError
 from raydpzv.secure.weighting import Packing, Weighting, check_masked_range
 
-PAPER = Weighting(silos=5, users=1000, cap=8, key_bits=2048, value_bits=16, values=16, multiplier=5.0)
+PAPER = Weighting(
+    silos=5, users=1000, cap=8, key_bits=2048, value_bits=16, values=16, multiplier=5.0
+)
 
 
 @pytest.mark.parametrize(
@@ -23,7 +25,9 @@ PAPER = Weighting(silos=5, users=1000, cap=8, key_bits=2048, value_bits=16, valu
     ],
 )
 def test_values_to_a_ciphertext(silos: int, cap: int, held: tuple[int, int]) -> None:
-    """The table of the method's source; 400 records in each of 5 silos is the paper's N_max = 2,000."""
+    """The table of the method's source; 400 records in each of 5 silos is the paper's N_max =
+    2,000.
+    """
     for key_bits, wanted in zip((2048, 3072), held, strict=True):
         weighting = dataclasses.replace(PAPER, silos=silos, cap=cap, key_bits=key_bits)
         if wanted:
@@ -45,10 +49,13 @@ def test_a_cap_that_does_not_fit_is_refused_with_the_largest_that_does() -> None
     with pytest.raises(SpecError) as error:
         _ = large.packing
     length = math.lcm(*range(1, 2501)).bit_length()
-    assert f"Λ = lcm(1..2500) has {length} bits, a slot {length} + 1 + 27 = {length + 28} of 2046" in str(
+    assert (
+        f"Λ = lcm(1..2500) has {length} bits, a slot {length} + 1 + 27 = {length + 28} of 2046"
+        in str(error.value)
+    )
+    assert "method.count_cap = 500 does not fit a key of 2048 bits: with 5 silos" in str(
         error.value
     )
-    assert "method.count_cap = 500 does not fit a key of 2048 bits: with 5 silos" in str(error.value)
     largest = int(str(error.value).rsplit(" ", 1)[1])
     assert dataclasses.replace(PAPER, cap=largest).packing.per_plaintext == 1
     with pytest.raises(SpecError, match=f"the largest that fits is {largest}$"):
@@ -69,14 +76,18 @@ def test_what_is_opened_is_decoded_exactly() -> None:
     from fractions import Fraction
 
     middle = Fraction(3 * (weighting.multiple - 1), 2)
-    assert found.tolist() == [float((value - middle) / weighting.multiple) for value in (0, huge, -huge)]
+    assert found.tolist() == [
+        float((value - middle) / weighting.multiple) for value in (0, huge, -huge)
+    ]
 
 
 def test_a_masked_sum_out_of_64_bits_is_refused_with_the_arithmetic() -> None:
     check_masked_range(10_000, 5, 16, 5.0)
     edge = next(bits for bits in range(16, 64) if (2**bits - 1) * 5 * (1000 + 60) >= 2**63)
     check_masked_range(1000, 5, edge - 1, 5.0)
-    with pytest.raises(SpecError, match=rf"1000 users × {2**edge - 1} .* × 5 silos \+ 12 × 5 × 5 .*2\^63"):
+    with pytest.raises(
+        SpecError, match=rf"1000 users × {2**edge - 1} .* × 5 silos \+ 12 × 5 × 5 .*2\^63"
+    ):
         check_masked_range(1000, 5, edge, 5.0)
 
 
@@ -96,5 +107,8 @@ def test_values_come_back(values: list[int], per_plaintext: int) -> None:
 @given(values=VALUES, more=VALUES)
 def test_sums_of_plaintexts_are_plaintexts_of_sums(values: list[int], more: list[int]) -> None:
     packing, count = Packing(SLOT + 1, 3), min(len(values), len(more))
-    sums = [a + b for a, b in zip(packing.packed(values[:count]), packing.packed(more[:count]), strict=True)]
+    sums = [
+        a + b
+        for a, b in zip(packing.packed(values[:count]), packing.packed(more[:count]), strict=True)
+    ]
     assert packing.unpacked(sums, count) == [a + b for a, b in zip(values, more, strict=False)]

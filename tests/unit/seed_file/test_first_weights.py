@@ -1,4 +1,6 @@
-"""First weights are named by the shortest source that gives their bits, and no other weights pass for them."""
+"""First weights are named by the shortest source that gives their bits, and no other weights pass
+for them.
+"""
 
 from dataclasses import replace
 
@@ -102,7 +104,9 @@ def test_other_weights_are_refused():
     assert initial_vector(model, {"a": RawTensor.of(x)}).tolist() == [0, 1, 2]
     with pytest.raises(InputError, match=f"other first weights: sha256 .* wants {sha256(x)}"):
         initial_vector(model, {"a": RawTensor.of(x + 1)})
-    with pytest.raises(InputError, match=r"a: wanted F32, F16 or BF16 of the shape \[3\], got I64 \[3\]"):
+    with pytest.raises(
+        InputError, match=r"a: wanted F32, F16 or BF16 of the shape \[3\], got I64 \[3\]"
+    ):
         initial_vector(model, {"a": RawTensor("I64", (3,), bytes(24))})
     with pytest.raises(InputError, match="the weights in base lack a"):
         initial_vector(model, {"b": RawTensor.of(x)}, "base")

@@ -1,4 +1,6 @@
-"""Lists of seeds and scalars become seed files: MeZO's, against its own update, and those of other programs."""
+"""Lists of seeds and scalars become seed files: MeZO's, against its own update, and those of other
+programs.
+"""
 
 from pathlib import Path
 
@@ -19,9 +21,13 @@ LR, EPS = 1e-2, 1e-3
 
 
 class Mezo:
-    """MeZO's trainer, its lines as in the authors' repository (zo_perturb_parameters, zo_step, zo_update)."""
+    """MeZO's trainer, its lines as in the authors' repository (zo_perturb_parameters, zo_step,
+    zo_update).
+    """
 
-    def __init__(self, model: torch.nn.Module, x: torch.Tensor, y: torch.Tensor, *, perturbs: bool) -> None:
+    def __init__(
+        self, model: torch.nn.Module, x: torch.Tensor, y: torch.Tensor, *, perturbs: bool
+    ) -> None:
         self.model, self.x, self.y, self.perturbs = model, x, y, perturbs
         self.recorded: list[tuple[int, float]] = []
 
@@ -49,7 +55,9 @@ class Mezo:
         loss2 = self._loss()
         projected_grad = ((loss1 - loss2) / (2 * EPS)).item()
         self._perturb(seed, 1)
-        if not self.perturbs:  # the weights as they were, in place of what adding back leaves of them
+        if (
+            not self.perturbs
+        ):  # the weights as they were, in place of what adding back leaves of them
             for param, value in zip(self.model.parameters(), kept, strict=True):
                 param.data = value
 
@@ -100,7 +108,9 @@ def test_the_example_writes_a_file_that_replay_reads(tmp_path, monkeypatch):
     torch.save(first, tmp_path / "base.pt")
     (tmp_path / "steps.csv").write_text("".join(f"{seed},{scalar}\n" for seed, scalar in pairs))
     monkeypatch.chdir(tmp_path)
-    assert sha256(last) in said(Forked([str(EXAMPLE), "base.pt", "steps.csv", str(LR), "run.seeds"]))
+    assert sha256(last) in said(
+        Forked([str(EXAMPLE), "base.pt", "steps.csv", str(LR), "run.seeds"])
+    )
     out = call("replay", tmp_path / "run.seeds", "--weights", tmp_path / "base.pt")
     assert f"sha256 {sha256(last)}" in out.stdout
     assert "give --weights with 0.weight" in complaint(call("replay", tmp_path / "run.seeds"))
@@ -114,7 +124,10 @@ def test_pairs_of_raydpzvs_generator_keep_steps_and_step_sizes(tmp_path):
     for (seed, scalar), lr in zip(pairs, lrs, strict=True):
         by_hand -= np.float32(lr * scalar) * normals(seed, 0, 6)
     assert x.tobytes() == by_hand.tobytes()
-    assert [phase.updates for phase in read_seed_file(tmp_path / "run.seeds").models[0].phases] == [2, 1]
+    assert [phase.updates for phase in read_seed_file(tmp_path / "run.seeds").models[0].phases] == [
+        2,
+        1,
+    ]
     assert replay_seed_file(tmp_path / "run.seeds")["shared"][1].tobytes() == by_hand.tobytes()
 
 

@@ -1,4 +1,6 @@
-"""A seed file's bytes: round trips, every flipped bit, every cut, and headers that another program might write."""
+"""A seed file's bytes: round trips, every flipped bit, every cut, and headers that another program
+might write.
+"""
 
 import hashlib
 import zlib
@@ -31,14 +33,35 @@ FILES = {
 
 def fields(file: SeedFile) -> list[object]:
     """Everything that a file holds, in a form that == compares."""
-    found: list[object] = [file.law, file.step_seeds, file.optimizer, dict(file.options), file.frozen]
+    found: list[object] = [
+        file.law,
+        file.step_seeds,
+        file.optimizer,
+        dict(file.options),
+        file.frozen,
+    ]
     for model in file.models:
         seeds = model.seeds if isinstance(model.seeds, SeedRoot) else model.seeds.tobytes()
-        found += [model.name, model.initial, model.result, model.phases, seeds, model.form, model.average]
+        found += [
+            model.name,
+            model.initial,
+            model.result,
+            model.phases,
+            seeds,
+            model.form,
+            model.average,
+        ]
         found += [model.scalars.tobytes()]
         for tensor in model.tensors:
             values = None if tensor.values is None else tensor.values.tobytes()
-            found += [tensor.name, tensor.shape, tensor.start, np.float32(tensor.number), tensor.key, values]
+            found += [
+                tensor.name,
+                tensor.shape,
+                tensor.start,
+                np.float32(tensor.number),
+                tensor.key,
+                values,
+            ]
             found += [tensor.lr, tensor.smoothing]
     return found
 
@@ -62,7 +85,9 @@ def test_every_flipped_bit_is_found(kind):
 def test_every_cut_is_found():
     data = encode_seed_file(FILES["stored"])
     for length in range(len(data)):
-        with pytest.raises(DataError, match="not a seed file" if length < 5 else "is cut or damaged"):
+        with pytest.raises(
+            DataError, match="not a seed file" if length < 5 else "is cut or damaged"
+        ):
             decode_seed_file(data[:length], "run.seeds")
 
 
@@ -77,7 +102,9 @@ def test_bytes_behind_the_end_are_found():
 def test_another_version_is_named():
     body = bytearray(encode_seed_file(FILES["steps"])[:-32])
     body[5] = 2
-    with pytest.raises(DataError, match=r"run\.seeds: is a seed file of version 2, wanted 1; use a newer"):
+    with pytest.raises(
+        DataError, match=r"run\.seeds: is a seed file of version 2, wanted 1; use a newer"
+    ):
         decode_seed_file(summed(bytes(body)), "run.seeds")
 
 
@@ -180,7 +207,8 @@ def test_forms_that_cannot_hold_the_scalars_are_refused():
 def test_a_scalar_takes_four_bytes_or_one_bit():
     def bytes_a_scalar(form: str) -> float:
         sizes = [
-            len(encode_seed_file(sample(form=form, phases=(StepPhase(n, 1, 5, 0.1),)))) for n in (200, 400)
+            len(encode_seed_file(sample(form=form, phases=(StepPhase(n, 1, 5, 0.1),))))
+            for n in (200, 400)
         ]
         return (sizes[1] - sizes[0]) / 1000
 

@@ -41,7 +41,9 @@ def test_a_model_is_what_its_steps_make(law, momentum):
 
 @pytest.mark.parametrize("optimizer", ["signsgd", "adam", "svrg"])
 def test_other_rules_are_held_and_move_otherwise(optimizer, tmp_path):
-    rule = {"adam": {"momentum": 0.9, "beta2": 0.99, "v0": 0.01}, "svrg": {"epoch": 2.0}}.get(optimizer, {})
+    rule = {"adam": {"momentum": 0.9, "beta2": 0.99, "v0": 0.01}, "svrg": {"epoch": 2.0}}.get(
+        optimizer, {}
+    )
     file = sample(optimizer=optimizer, **rule)
     (tmp_path / "run.seeds").write_bytes(encode_seed_file(file))
     (_, x) = replay_seed_file(tmp_path / "run.seeds")["shared"]
@@ -52,13 +54,16 @@ def test_other_rules_are_held_and_move_otherwise(optimizer, tmp_path):
 def test_factors_of_groups_change_their_tensors_alone():
     file = sample(given=grouped())
     plain = replace(
-        file.models[0], tensors=tuple(replace(t, lr=1.0, smoothing=1.0) for t in file.models[0].tensors)
+        file.models[0],
+        tensors=tuple(replace(t, lr=1.0, smoothing=1.0) for t in file.models[0].tensors),
     )
     x, y = rebuilt(file, file.models[0]), rebuilt(file, plain)
     place = 0
     for tensor in file.models[0].tensors:
         part = slice(place, place + tensor.size)
-        assert np.array_equal(x[part], y[part]) == ((tensor.lr, tensor.smoothing) == (1, 1)), tensor.name
+        assert np.array_equal(x[part], y[part]) == ((tensor.lr, tensor.smoothing) == (1, 1)), (
+            tensor.name
+        )
         place += tensor.size
 
 
@@ -67,7 +72,10 @@ def test_the_mean_of_the_last_iterates_is_the_result():
     (model,) = file.models
     iterates = []
     for last in range(1, 8):
-        some = (StepPhase(min(last, 5), 1, 2, 0.1), *([StepPhase(last - 5, 1, 1, 0.3)] if last > 5 else []))
+        some = (
+            StepPhase(min(last, 5), 1, 2, 0.1),
+            *([StepPhase(last - 5, 1, 1, 0.3)] if last > 5 else []),
+        )
         count = sum(p.updates * p.perturbations for p in some)
         cut = replace(model, phases=some, scalars=model.scalars[:count], average=None)
         iterates.append(rebuilt(file, cut).astype(np.float64))
@@ -88,7 +96,9 @@ def test_a_model_with_other_bits_is_not_returned(tmp_path):
     scalars[0] *= 2
     wrong = replace(file, models=(replace(file.models[0], scalars=scalars),))
     (tmp_path / "run.seeds").write_bytes(encode_seed_file(wrong))
-    with pytest.raises(ReplayMismatch, match=r"shared has the sha256 .* after its updates, the file says"):
+    with pytest.raises(
+        ReplayMismatch, match=r"shared has the sha256 .* after its updates, the file says"
+    ):
         replay_seed_file(tmp_path / "run.seeds")
 
 
@@ -113,7 +123,8 @@ def test_a_model_larger_than_the_machine_is_refused_before_it_is_made(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "change", [{"of_steps": True, "derived": False}, {"derived": True, "of_steps": False}, {"momentum": 0.9}]
+    "change",
+    [{"of_steps": True, "derived": False}, {"derived": True, "of_steps": False}, {"momentum": 0.9}],
 )
 def test_torchs_law_takes_plain_steps_with_stored_seeds_alone(change):
     file = sample(**({"of_steps": False, "derived": False} | change))

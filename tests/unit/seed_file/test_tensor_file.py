@@ -1,4 +1,6 @@
-"""Files of named tensors, against the safetensors library both ways, and files that are cut or lie."""
+"""Files of named tensors, against the safetensors library both ways, and files that are cut or
+lie.
+"""
 
 import json
 
@@ -38,7 +40,8 @@ def test_the_library_reads_what_is_written(file, tmp_path):
     write_tensors(tmp_path / "deep" / "again.safetensors", read_tensors(file))
     again = load_file(tmp_path / "deep" / "again.safetensors")
     assert all(
-        torch.equal(again[name], value) and again[name].dtype == value.dtype for name, value in GIVEN.items()
+        torch.equal(again[name], value) and again[name].dtype == value.dtype
+        for name, value in GIVEN.items()
     )
     other = tmp_path / "other.safetensors"
     write_tensors(other, read_tensors(file))

@@ -66,9 +66,16 @@ def test_the_gap_before_a_segment_is_never_below_zero(origin):
     assert row["gap"] == max(origin - 100.0, 0.0)
 
 
-# Where clients that pull are: a leg brings rows and accounts to the ledger's end, each request and update once.
+# Where clients that pull are: a leg brings rows and accounts to the ledger's end, each request and
+# update once.
 
-SMALL = ("data.train_rows=60", "data.test_rows=20", "model.hidden=[3]", "split.clients=4", "method.batch=4")
+SMALL = (
+    "data.train_rows=60",
+    "data.test_rows=20",
+    "model.hidden=[3]",
+    "split.clients=4",
+    "method.batch=4",
+)
 
 
 def test_requests_that_came_before_the_checkpoint_are_not_recorded_again():
@@ -112,7 +119,9 @@ def test_requests_that_came_before_the_checkpoint_are_not_recorded_again():
     }
     assert loop.updates == ledger.version == 4
     # three requests and the first upload were on record already
-    assert [row["client"] for row in rows["message"].to_pylist() if row["kind"] == "PullRequest"] == [3]
+    assert [
+        row["client"] for row in rows["message"].to_pylist() if row["kind"] == "PullRequest"
+    ] == [3]
     assert rows["sync"].to_pylist() == kept["sync"][1:]
     assert rows["message"].num_rows + 7 == len(kept["message"])
     (row,) = rows["leg"].to_pylist()

@@ -1,4 +1,6 @@
-"""The cut of a wall-clock run: what the next leg begins with of messages under way, and how it catches up."""
+"""The cut of a wall-clock run: what the next leg begins with of messages under way, and how it
+catches up.
+"""
 
 import numpy as np
 import pytest
@@ -37,7 +39,9 @@ def leg_of_one_client():
 
 
 def saved(applied, step=3):
-    return SavedClient(ClientState(np.array([step, 5], np.int64), np.ones((1, 2), np.float32)), applied)
+    return SavedClient(
+        ClientState(np.array([step, 5], np.int64), np.ones((1, 2), np.float32)), applied
+    )
 
 
 @pytest.mark.parametrize(
@@ -85,7 +89,9 @@ def keeper(experiment, ledger):
 
 @pytest.mark.parametrize("gather", [1, 2, 4])
 def test_a_segment_catches_up_in_an_order_that_the_ledger_can_have_come_of(tmp_path, gather):
-    """Each upload is served at the version that the ledger says was read: else it would not be the ledger's."""
+    """Each upload is served at the version that the ledger says was read: else it would not be the
+    ledger's.
+    """
     spec = sound(table(tmp_path / "table.csv"), f"method.gather={gather}", "budget.updates=240")
     experiment = prepare_vertical(spec)
     ledger = Ledger.create(tmp_path / "ledger", experiment.plan().header())
@@ -99,7 +105,10 @@ def test_a_segment_catches_up_in_an_order_that_the_ledger_can_have_come_of(tmp_p
     ledger.close()
     with Ledger.open(tmp_path / "ledger", write=True) as again:
         kept = [again.digest, again.version]
-        values = {(u.party, int.from_bytes(u.step[:8], "little")): u.scalar for u in again.since(0).updates()}
+        values = {
+            (u.party, int.from_bytes(u.step[:8], "little")): u.scalar
+            for u in again.since(0).updates()
+        }
         recorded = {
             (client, step, p): float(value)
             for (client, step), scalars in values.items()
@@ -121,8 +130,13 @@ def test_a_segment_catches_up_in_an_order_that_the_ledger_can_have_come_of(tmp_p
 PLAIN = ("privacy.mode=none",)
 NOISE = ("privacy.mode=paper", "privacy.sigma=0.1", "privacy.delta=1e-3", "privacy.clip=1.0")
 CASES = [
-    *[(name, () if name == "dpzv" else PLAIN) for name, found in METHODS.items() if found.kind == "vertical"],
-    *[("vafl", NOISE), ("proved", ())],
+    *[
+        (name, () if name == "dpzv" else PLAIN)
+        for name, found in METHODS.items()
+        if found.kind == "vertical"
+    ],
+    ("vafl", NOISE),
+    ("proved", ()),
 ]
 
 
@@ -144,7 +158,9 @@ def test_what_a_checkpoint_was_given_does_not_change_after(tmp_path, name, overr
         for _ in range(rounds):
             for client in clients:
                 upload = client.process(orders[client.client])
-                for order in loop.serve(upload, Activation(0.0, 0.0, False, 0.0), 0.0, lambda: 0.0, 0):
+                for order in loop.serve(
+                    upload, Activation(0.0, 0.0, False, 0.0), 0.0, lambda: 0.0, 0
+                ):
                     orders[order.client] = order
 
     serve(3)

@@ -12,9 +12,7 @@ def test_a_client_has_its_partys_name_or_else_its_number():
 
 
 def test_messages_name_the_party_beside_the_number():
-    message = (
-        "the upload of client 1 came before client 0's; client 12, client actor 0 and clients 0 are others"
-    )
+    message = "the upload of client 1 came before client 0's; client 12, client actor 0 and clients 0 are others"
     assert named(message, NAMES) == message.replace("client 1 ", "corner shop (client 1) ").replace(
         "client 0's", "bank (client 0)'s"
     )
@@ -29,7 +27,11 @@ def test_a_client_is_asked_for_by_name_or_number(given, number):
 @pytest.mark.parametrize(
     ("given", "names", "said"),
     [
-        ("bnk", NAMES, 'wanted bank, corner shop, or its number, got "bnk". Did you mean "bank"[?]$'),
+        (
+            "bnk",
+            NAMES,
+            'wanted bank, corner shop, or its number, got "bnk". Did you mean "bank"[?]$',
+        ),
         ("bank", (), 'wanted the number of a client, got "bank".$'),
         ("9" * 19, (), "wanted the number of a client"),
     ],

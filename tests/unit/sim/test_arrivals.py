@@ -47,7 +47,9 @@ def test_a_trace_ends_and_must_be_in_order():
 
 
 def test_merged_poisson_clocks_have_each_clients_own_rate():
-    """Gaps of the whole, shares of the clients, and gaps of one client; controls with the wrong rates."""
+    """Gaps of the whole, shares of the clients, and gaps of one client; controls with the wrong
+    rates.
+    """
     rates = [0.5, 2.0, 0.0, 4.0, 1.5]
     drawn = list(islice(Poisson(rates, Key(47)).merged(), 8000))
     times = np.array([time for time, _ in drawn])

@@ -39,7 +39,8 @@ def test_ages_are_those_of_each_clients_last_use():
         ages[:, 2], ages[:, 3] = 8, draws.choice([0, 3, 8], 2)
         lazily.served(served, ages)
         slow |= {
-            u.client: u.age_sum / (8 - u.missing) if u.missing < 8 else math.nan for u in cache_uses(ages)
+            u.client: u.age_sum / (8 - u.missing) if u.missing < 8 else math.nan
+            for u in cache_uses(ages)
         }
         found = dict(enumerate(lazily.fields()["client_staleness"]))
         assert {m: slow.get(m, math.nan) for m in found} == pytest.approx(found, nan_ok=True)

@@ -28,7 +28,9 @@ def mean_score(found, mean, variance):
 def variance_score(found, mean, quantum):
     """The same of the variance q²λ, whose estimate has the variance q⁴(λ + 2λ²)/n."""
     count = mean / quantum
-    return abs(found.var(ddof=1) / quantum**2 - count) / np.sqrt((count + 2 * count**2) / len(found))
+    return abs(found.var(ddof=1) / quantum**2 - count) / np.sqrt(
+        (count + 2 * count**2) / len(found)
+    )
 
 
 @pytest.mark.parametrize("client", range(CLIENTS))
@@ -60,7 +62,9 @@ def test_a_delay_depends_on_client_and_piece_of_work_only():
     backward = [delays.of(m, k) for m in reversed(range(CLIENTS)) for k in reversed(range(50))]
     assert forward == backward[::-1]
     assert forward != [
-        DelayModel(MEANS, "poisson", Key(6), QUANTUM).of(m, k) for m in range(CLIENTS) for k in range(50)
+        DelayModel(MEANS, "poisson", Key(6), QUANTUM).of(m, k)
+        for m in range(CLIENTS)
+        for k in range(50)
     ]
     found = draws()
     assert np.abs(np.corrcoef(found) - np.eye(CLIENTS)).max() < 4 / np.sqrt(DRAWS)

@@ -41,7 +41,11 @@ def warmed(monkeypatch, clients, worth=0.0, threads=2):
 
 def test_long_works_of_two_clients_run_side_by_side(monkeypatch):
     together = threading.Barrier(2, timeout=30)
-    clients = [Watched(0), Watched(1, lambda step: together.wait()), Watched(2, lambda step: together.wait())]
+    clients = [
+        Watched(0),
+        Watched(1, lambda step: together.wait()),
+        Watched(2, lambda step: together.wait()),
+    ]
     host = warmed(monkeypatch, clients)
     handles = [host.submit(Order(m, START)) for m in (1, 2)]  # each waits for the other
     assert [host.result(handle).client for handle in handles] == [1, 2]
@@ -84,7 +88,13 @@ def test_threads_move_no_bits(monkeypatch, method, engine):
     noise = "privacy.noise=seeded" if method == "dpzv" else "privacy.mode=none"
     spec = raydpzv.load(
         "digits_dpzv",
-        [f"method.name={method}", f"model.engine={engine}", noise, "budget.updates=60", "evaluate.every=7"],
+        [
+            f"method.name={method}",
+            f"model.engine={engine}",
+            noise,
+            "budget.updates=60",
+            "evaluate.every=7",
+        ],
     )
     workers, do = set(), LocalExecutor._process
 
@@ -162,7 +172,8 @@ def test_torch_has_one_thread_at_work_and_as_many_as_before_after_it(monkeypatch
         for engine in found:
             raydpzv.run(
                 raydpzv.load(
-                    "digits_dpzv", ["privacy.mode=none", "budget.updates=20", f"model.engine={engine}"]
+                    "digits_dpzv",
+                    ["privacy.mode=none", "budget.updates=20", f"model.engine={engine}"],
                 )
             )
             with ThreadPoolExecutor(1) as later:

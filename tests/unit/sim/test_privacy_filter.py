@@ -1,4 +1,6 @@
-"""Accounts of records: rows that wait for a gathered release count when it comes; what is proved in midst of a run."""
+"""Accounts of records: rows that wait for a gathered release count when it comes; what is proved in
+midst of a run.
+"""
 
 import math
 from dataclasses import replace
@@ -25,7 +27,9 @@ def upload(client: int, first: int) -> Upload:
 
 
 @pytest.mark.parametrize(("allowed", "refused"), [(1, True), (2, False)])
-def test_rows_that_wait_for_their_release_are_looked_at_again_with_its_last_upload(allowed, refused):
+def test_rows_that_wait_for_their_release_are_looked_at_again_with_its_last_upload(
+    allowed, refused
+):
     limit = epsilon_of(SETTING.clients_mu(allowed), SETTING.delta)
     account = PlanFilter(SETTING, limit)
     assert account.refuses(upload(0, 0)) is None
@@ -33,7 +37,9 @@ def test_rows_that_wait_for_their_release_are_looked_at_again_with_its_last_uplo
         assert account.refuses(upload(1, first)) is None
     account.charge(1, np.arange(20), 3)
     said = account.refuses(upload(0, 20))
-    assert (said is not None) == refused, "rows 0 to 9 would be released a second time, rows 20 to 29 a first"
+    assert (said is not None) == refused, (
+        "rows 0 to 9 would be released a second time, rows 20 to 29 a first"
+    )
 
 
 def test_what_was_released_waits_no_longer():
@@ -48,14 +54,25 @@ def test_what_was_released_waits_no_longer():
 
 @pytest.mark.parametrize(
     ("changed", "proved"),
-    [({}, True), ({"fitted": ("scaled",)}, False), ({"fitted": ("scaled",), "server": "sgd"}, True)],
+    [
+        ({}, True),
+        ({"fitted": ("scaled",)}, False),
+        ({"fitted": ("scaled",), "server": "sgd"}, True),
+    ],
     ids=["plain", "scaled by all rows", "with hidden state, whose bound needs nothing of them"],
 )
 def test_what_supposes_more_than_is_so_is_not_proved_while_the_run_continues(
     changed: dict[str, Any], proved: bool
 ) -> None:
     setting = MeanReleasePlan(
-        rows=20, batch=5, releases=60, clip=1.0, sigma=4.0, delta=1e-5, server="frozen", planned=False
+        rows=20,
+        batch=5,
+        releases=60,
+        clip=1.0,
+        sigma=4.0,
+        delta=1e-5,
+        server="frozen",
+        planned=False,
     )
     account = PlanFilter(replace(setting, **changed))
     loss = account.charge(0, np.arange(5), 1)
@@ -66,7 +83,14 @@ def test_what_supposes_more_than_is_so_is_not_proved_while_the_run_continues(
 def test_the_largest_batch_is_counted_and_kept_in_checkpoints():
     """With hidden state a bound depends on it."""
     plan = MeanReleasePlan(
-        rows=23, batch=5, releases=60, clip=1.0, sigma=4.0, delta=1e-5, server="sgd", batches="poisson"
+        rows=23,
+        batch=5,
+        releases=60,
+        clip=1.0,
+        sigma=4.0,
+        delta=1e-5,
+        server="sgd",
+        batches="poisson",
     )
     account, again = PlanFilter(plan), PlanFilter(plan)
     for size, largest in ((3, 3), (7, 7), (7, 7), (5, 7)):

@@ -1,4 +1,6 @@
-"""The account of users in a run: one charge a round whatever the silos, second sums, lost releases, the budget."""
+"""The account of users in a run: one charge a round whatever the silos, second sums, lost releases,
+the budget.
+"""
 
 import math
 from typing import Any
@@ -75,7 +77,9 @@ def test_losses_are_those_of_the_accountant() -> None:
     loss = account.charge(1, np.zeros(0, int), 1)
     one = setting(releases=1)
     found = loss.user_epsilons()
-    assert found == pytest.approx([user_epsilon(one, who) for who in ("external", "client", "server")])
+    assert found == pytest.approx(
+        [user_epsilon(one, who) for who in ("external", "client", "server")]
+    )
     assert loss.epsilons()[1] == pytest.approx(user_epsilon(one, "client"))
 
 
@@ -187,10 +191,14 @@ def test_a_round_that_was_lost_and_made_again_hides_nobody_by_its_coins(kind: st
         more.restore(again.state(), lost=False)
         served(more, upload(0, [1]), upload(1, [1]))
         spent = spent_by(more)
-        assert (spent.releases, spent.remade) == (2 + lost, remade), "a second interruption forgets none"
+        assert (spent.releases, spent.remade) == (2 + lost, remade), (
+            "a second interruption forgets none"
+        )
         final = plan.as_made(spent, done=True)
         assert final.remade == remade
-        (note,) = (c.note for c in final.table() if (c.adversary, c.relation) == ("external", "add_remove"))
+        (note,) = (
+            c.note for c in final.table() if (c.adversary, c.relation) == ("external", "add_remove")
+        )
         assert ("1 of the rounds were lost by a kill" in note) == lost
         spending[lost] = more.charge(0, np.array([1]), 1).external
     assert spending[False] < spending[True], "what is said while the run goes on, too"
@@ -198,7 +206,9 @@ def test_a_round_that_was_lost_and_made_again_hides_nobody_by_its_coins(kind: st
 
 
 def test_two_releases_on_one_draw_are_charged_at_least_what_they_cost() -> None:
-    """Second opinion: of the pair there is one release with noise less by the square root of 2, on one draw."""
+    """Second opinion: of the pair there is one release with noise less by the square root of 2, on
+    one draw.
+    """
     plan = {"multiplier": 0.7, "sampling": 0.1}
     charged = user_epsilon(setting(releases=2, remade=1, **plan))
     apart = user_epsilon(setting(releases=2, **plan))

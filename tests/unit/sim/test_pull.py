@@ -28,11 +28,15 @@ from raydpzv.wire.network import Network
 from tests.helpers import seed_parties as toy
 from tests.helpers.pull_runs import HOW, NOTHING, RATES, Scribe, column, run, timing
 
-# --- the order of events ---------------------------------------------------------------------------------------
+# --- the order of events
+# ---------------------------------------------------------------------------------------
 
 
-def rederived(when: Timing, epochs: Iterator[tuple[float, int]], count: int) -> list[dict[str, Any]]:
-    """The same run as a table of trips, without a heap: always the request or upload that arrives first is served.
+def rederived(
+    when: Timing, epochs: Iterator[tuple[float, int]], count: int
+) -> list[dict[str, Any]]:
+    """The same run as a table of trips, without a heap: always the request or upload that arrives
+    first is served.
 
     A request is 8 bytes, a version; it and its answer pay their link both ways.
     """
@@ -41,7 +45,11 @@ def rederived(when: Timing, epochs: Iterator[tuple[float, int]], count: int) -> 
     requests: dict[int, dict[str, Any]] = {}
 
     def ask(client: int, due: float, now: float) -> None:
-        requests[client] = {"due": due, "woke": now, "arrived": now + when.network.uplink(client, 8)}
+        requests[client] = {
+            "due": due,
+            "woke": now,
+            "arrived": now + when.network.uplink(client, 8),
+        }
 
     def begin(client: int, due: float, woke: float, now: float) -> None:
         sent_down = max(now, free)
@@ -64,7 +72,8 @@ def rederived(when: Timing, epochs: Iterator[tuple[float, int]], count: int) -> 
         first = min(trips, key=lambda c: trips[c]["arrived"], default=None)
         asking = min(requests, key=lambda c: requests[c]["arrived"], default=None)
         soonest = min(
-            [t[c]["arrived"] for t, c in ((trips, first), (requests, asking)) if c is not None], default=1e9
+            [t[c]["arrived"] for t, c in ((trips, first), (requests, asking)) if c is not None],
+            default=1e9,
         )
         if asking is not None and requests[asking]["arrived"] == soonest:
             request = requests.pop(asking)
@@ -120,10 +129,14 @@ def test_events_are_those_of_a_slow_rederivation(when: Timing) -> None:
     assert entries.read[::2].tolist() == [trip["read"] for trip in expected]
     messages = rows["message"].to_pylist()
     uplinks = [r for r in messages if r["kind"] == "SeededScalars"]
-    assert [(r["sent"], r["arrived"]) for r in uplinks] == [(t["sent"], t["arrived"]) for t in expected]
+    assert [(r["sent"], r["arrived"]) for r in uplinks] == [
+        (t["sent"], t["arrived"]) for t in expected
+    ]
     requests = {(r["client"], r["sent"]): r for r in messages if r["kind"] == "PullRequest"}
     assert {r["bytes"] for r in requests.values()} == {8}
-    assert [requests[t["client"], t["woke"]]["arrived"] for t in expected] == [t["asked"] for t in expected]
+    assert [requests[t["client"], t["woke"]]["arrived"] for t in expected] == [
+        t["asked"] for t in expected
+    ]
 
 
 def test_no_answer_leaves_before_the_updates_that_it_holds_are_done() -> None:
@@ -172,15 +185,21 @@ def test_the_budgets_end_the_run(service: float) -> None:
     assert max(column(rows, "service", "served")) <= 3.0
     assert server_loop.status().time == 3.0
     longer, _, _ = run(when, Budget(seconds=6.0))
-    assert column(longer, "service", "served")[: ledger.version] == column(rows, "service", "served")
+    assert column(longer, "service", "served")[: ledger.version] == column(
+        rows, "service", "served"
+    )
     assert column(longer, "service", "served")[ledger.version] > 3.0
     _, _, server_loop = run(when, Budget(bytes=4000))
     status = server_loop.status()
     assert 4000 <= status.bytes_up + status.bytes_down < 4000 + 24 * 200
     stop = threading.Event()
     stop.set()
-    halted = ServerLoop(toy.pull_server(toy.ledger(HOW), HOW), PrivacyFilter(), Recorder(), Budget(updates=9))
-    PullRun(halted, GroupExecutor(Scribe()), when, Scoring(lambda: NOTHING, 9), LoopHooks(stop)).run()
+    halted = ServerLoop(
+        toy.pull_server(toy.ledger(HOW), HOW), PrivacyFilter(), Recorder(), Budget(updates=9)
+    )
+    PullRun(
+        halted, GroupExecutor(Scribe()), when, Scoring(lambda: NOTHING, 9), LoopHooks(stop)
+    ).run()
     assert halted.stop_reason == "stopped by the user"
 
 
@@ -189,7 +208,8 @@ def test_a_run_is_evaluated_before_at_every_so_many_updates_and_after() -> None:
     assert column(rows, "evaluation", "round") == [0, 10, 20, 25]
 
 
-# --- executors -----------------------------------------------------------------------------------------------------
+# --- executors
+# -----------------------------------------------------------------------------------------------------
 
 
 class Dealer:
@@ -232,7 +252,9 @@ def test_the_number_of_executors_moves_no_bits(compute: float) -> None:
             def process(self, orders: Sequence[Order]) -> list[Upload]:
                 done = []
                 for order in orders:
-                    self._client_group._replica.go_to(self._ledger_control.version, self._ledger_control)
+                    self._client_group._replica.go_to(
+                        self._ledger_control.version, self._ledger_control
+                    )
                     done += self._client_group._local.work([order], self._client_group._replica)
                 return done
 
@@ -243,7 +265,8 @@ def test_the_number_of_executors_moves_no_bits(compute: float) -> None:
         assert other.digest != digests[0][1]
 
 
-# Clients that pull when they wake, under the wall clock: as under the virtual one, but for real pauses.
+# Clients that pull when they wake, under the wall clock: as under the virtual one, but for real
+# pauses.
 
 
 class FastClock:
@@ -276,7 +299,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> FastClock:
 
 
 @pytest.mark.parametrize("compute", [0.0, 0.1, 0.8])
-def test_with_exact_pauses_the_wall_clock_is_the_virtual_one(clock: FastClock, compute: float) -> None:
+def test_with_exact_pauses_the_wall_clock_is_the_virtual_one(
+    clock: FastClock, compute: float
+) -> None:
     when = timing(compute=compute, network=Network([0.01] * 6, [3000.0] * 6, [4000.0] * 6))
     wall, ledger, server_loop = live(when, Budget(updates=120), clock)
     rows, other, _ = run(when, Budget(updates=120))
@@ -285,7 +310,9 @@ def test_with_exact_pauses_the_wall_clock_is_the_virtual_one(clock: FastClock, c
     for name in ("read", "lag", "missed", "client"):
         assert column(wall, "sync", name) == column(rows, "sync", name)
     for name in ("due", "woke", "served"):
-        assert column(wall, "service", name) == pytest.approx(column(rows, "service", name), abs=1e-9)
+        assert column(wall, "service", name) == pytest.approx(
+            column(rows, "service", name), abs=1e-9
+        )
     assert column(wall, "service", "late") == column(rows, "service", "late")
     assert any(column(wall, "service", "late"))
 
@@ -308,7 +335,9 @@ def test_an_executor_that_computes_is_late_for_other_epochs(clock: FastClock) ->
 
 def test_an_executor_leaves_when_the_run_is_over(clock: FastClock) -> None:
     ledger = toy.ledger(HOW)
-    server_loop = ServerLoop(toy.pull_server(ledger, HOW), PrivacyFilter(), Recorder(), Budget(updates=50))
+    server_loop = ServerLoop(
+        toy.pull_server(ledger, HOW), PrivacyFilter(), Recorder(), Budget(updates=50)
+    )
     port = PullServerLoop(server_loop, clock)
     loop = PullLoop(Scribe(), port, timing(compute=0.1), clock)
     port.stop("enough")
@@ -329,11 +358,18 @@ def test_an_executor_leaves_when_the_run_is_over(clock: FastClock) -> None:
 
 
 def test_executors_side_by_side_lose_nothing() -> None:
-    """Two threads with real pauses: every update is whole, in the ledger's order, and replays to one model."""
+    """Two threads with real pauses: every update is whole, in the ledger's order, and replays to
+    one model.
+    """
     ledger, recorder = toy.ledger(HOW), Recorder()
-    server_loop = ServerLoop(toy.pull_server(ledger, HOW), PrivacyFilter(), recorder, Budget(updates=300))
+    server_loop = ServerLoop(
+        toy.pull_server(ledger, HOW), PrivacyFilter(), recorder, Budget(updates=300)
+    )
     clock = WallClock.starting_in(0.05)
-    port, when = PullServerLoop(server_loop, clock), timing(Poisson([200.0] * 6, Key(1)), compute=0.001)
+    port, when = (
+        PullServerLoop(server_loop, clock),
+        timing(Poisson([200.0] * 6, Key(1)), compute=0.001),
+    )
     pool = [toy.shared(ledger, HOW) for _ in range(2)]
     loops = [
         PullLoop(client_group, port, when, clock, HostShare(part, 2))
@@ -377,12 +413,19 @@ class Releasing(Scribe):
 
     def process(self, orders: Sequence[Order]) -> list[Upload]:
         receipt = Receipt("discrete gaussian", "seeded", 1.0, 2.0, 1.0, 1, 1, 0)
-        return [u._replace(releases=(Release(0, math.nan, receipt),)) for u in super().process(orders)]
+        return [
+            u._replace(releases=(Release(0, math.nan, receipt),)) for u in super().process(orders)
+        ]
 
 
 def test_what_was_sent_when_the_run_was_over_is_charged_under_both_clocks(clock: FastClock) -> None:
-    """Links so slow that uploads are on their way at the end: anyone who sees them has what they release."""
-    when, budget = timing(network=Network([0.9] * 6, [3000.0] * 6, [4000.0] * 6)), Budget(updates=20)
+    """Links so slow that uploads are on their way at the end: anyone who sees them has what they
+    release.
+    """
+    when, budget = (
+        timing(network=Network([0.9] * 6, [3000.0] * 6, [4000.0] * 6)),
+        Budget(updates=20),
+    )
     wall, virtual = Counting(), Counting()
     server = PullServerLoop(
         ServerLoop(toy.pull_server(toy.ledger(HOW), HOW), wall, Recorder(), budget), clock

@@ -1,4 +1,6 @@
-"""Uploads that come when the run is over: anyone who sees them has what they release, so they are accounted for."""
+"""Uploads that come when the run is over: anyone who sees them has what they release, so they are
+accounted for.
+"""
 
 import math
 
@@ -66,7 +68,11 @@ def test_time_that_is_over_ends_a_run_that_has_a_limit_and_no_end_yet():
 
 @pytest.mark.parametrize(
     ("privacy_filter", "charged"),
-    [(CountingGuard(True), [(1, 1, 2)]), (CountingGuard(False), []), (CountingGuard(True, refused=1), [])],
+    [
+        (CountingGuard(True), [(1, 1, 2)]),
+        (CountingGuard(False), []),
+        (CountingGuard(True, refused=1), []),
+    ],
     ids=["uploads release", "answers release", "the client has no room for it and did not send it"],
 )
 def test_an_upload_after_the_end_is_charged_but_not_served(privacy_filter, charged):
@@ -102,7 +108,10 @@ class FailingServer(ToyServer):
 def test_an_upload_whose_service_fails_is_charged_before():
     counts = CountingGuard(True)
     wall = LockedServerLoop(
-        ServerLoop(FailingServer(2), counts, Recorder(), Budget()), WallClock(), lambda which: 0.0, 2
+        ServerLoop(FailingServer(2), counts, Recorder(), Budget()),
+        WallClock(),
+        lambda which: 0.0,
+        2,
     )
     wall.exchange(noised(0), Activation(0.0, 0.0, False, 0.0), math.nan)
     with pytest.raises(Diverged):
@@ -145,7 +154,9 @@ class SomeHost(LocalExecutor):
 
 @pytest.mark.parametrize(("lost", "last"), [(False, (2, 1, 2)), (True, "given up")])
 def test_what_is_under_way_when_a_run_breaks_off_is_charged_or_there_is_no_account(lost, last):
-    """They send at 1, 2 and 3 s; client 1's breaks the run off at 4 s: client 2's is under way, client 0 sends at 5."""
+    """They send at 1, 2 and 3 s; client 1's breaks the run off at 4 s: client 2's is under way,
+    client 0 sends at 5.
+    """
     counts, host = CountingGuard(True), SomeHost(lost)
     epochs = Trace({0: [1.0, 5.0], 1: [1.0], 2: [1.0]})
     when = timing(
@@ -174,7 +185,9 @@ class SilentHost(SomeHost):
 
 @pytest.mark.parametrize(("of_uploads", "last"), [(True, [(0, 1, 2), "given up"]), (False, [])])
 def test_who_does_not_answer_is_waited_for_once_and_leaves_no_account_of_uploads(of_uploads, last):
-    """What it may have sent nobody knows; nor is any other of its actor's clients waited for as long again."""
+    """What it may have sent nobody knows; nor is any other of its actor's clients waited for as
+    long again.
+    """
     counts, host = CountingGuard(of_uploads), SilentHost()
     counts.charge = counts.charge if of_uploads else lambda *release: UNACCOUNTED
     epochs = Trace({0: [1.0], 1: [2.0], 2: [1.0]})
@@ -183,7 +196,9 @@ def test_who_does_not_answer_is_waited_for_once_and_leaves_no_account_of_uploads
     )
     server_loop = ServerLoop(ToyServer(3, fixed=False), counts, Recorder(), Budget())
     with pytest.raises(Stalled):
-        VirtualRun(server_loop, host, when, Scoring(split_score(server_loop.server, host, 3), 10**9)).run()
+        VirtualRun(
+            server_loop, host, when, Scoring(split_score(server_loop.server, host, 3), 10**9)
+        ).run()
     assert counts.charged == last
     assert host.awaited.count(1) == 1
     assert host.awaited[-1] == 1

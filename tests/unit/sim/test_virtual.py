@@ -10,7 +10,14 @@ from raydpzv.records.store import digest
 from raydpzv.sim.arrivals import Trace
 from raydpzv.sim.interfaces import Budget
 from raydpzv.wire.network import Network
-from tests.helpers.toy_parties import ORDER_BYTES, UPLOAD_BYTES, ToyServer, constant, run_toy, timing
+from tests.helpers.toy_parties import (
+    ORDER_BYTES,
+    UPLOAD_BYTES,
+    ToyServer,
+    constant,
+    run_toy,
+    timing,
+)
 
 
 def services(rows):
@@ -23,7 +30,9 @@ def geometric_p_value(gaps, share):
     while len(gaps) * (1 - share) ** last > 20:
         last += 1
     observed = [np.sum(gaps == k) for k in range(1, last)] + [np.sum(gaps >= last)]
-    expected = [share * (1 - share) ** (k - 1) for k in range(1, last)] + [(1 - share) ** (last - 1)]
+    expected = [share * (1 - share) ** (k - 1) for k in range(1, last)] + [
+        (1 - share) ** (last - 1)
+    ]
     return stats.chisquare(observed, np.array(expected) * len(gaps)).pvalue
 
 
@@ -41,7 +50,8 @@ def test_a_round_trip_takes_what_its_parts_take():
     when = timing([0.1], arrivals=constant([0.1]), compute=1.0, service=2.0, network=network)
     rows, *_ = run_toy(when, Budget(updates=2), clients=1)
     first, second = services(rows)
-    # epoch 10, 1 s of compute, 0.25 s latency + 12 bytes at 24 B/s, 2 s service, 0.25 s + 4 bytes at 16 B/s
+    # epoch 10, 1 s of compute, 0.25 s latency + 12 bytes at 24 B/s, 2 s service, 0.25 s + 4 bytes
+    # at 16 B/s
     assert (first["due"], first["woke"], first["late"]) == (10.0, 10.0, False)
     assert first["served"] == pytest.approx(10 + 1 + 0.25 + 0.5 + 2)
     assert first["applied"] == pytest.approx(13.75 + 0.25 + 0.25)
@@ -116,14 +126,20 @@ def test_a_stop_from_outside_ends_after_the_event_in_progress():
         if len(seen) == 7:
             stop.set()
 
-    rows, server_loop, roles, _server = run_toy(timing([1.0, 1.0]), Budget(), clients=2, stop=stop, tick=tick)
+    rows, server_loop, roles, _server = run_toy(
+        timing([1.0, 1.0]), Budget(), clients=2, stop=stop, tick=tick
+    )
     assert server_loop.stop_reason == "stopped by the user"
     assert rows["service"].num_rows == 7
-    assert sum(len(role.applied) for role in roles) == 7  # every answer that was sent has been applied
+    assert (
+        sum(len(role.applied) for role in roles) == 7
+    )  # every answer that was sent has been applied
 
 
 def test_a_run_whose_arrivals_end_says_so():
-    _, server_loop, *_ = run_toy(timing([1.0], arrivals=Trace({0: [1.0, 2.0]})), Budget(), clients=1)
+    _, server_loop, *_ = run_toy(
+        timing([1.0], arrivals=Trace({0: [1.0, 2.0]})), Budget(), clients=1
+    )
     assert server_loop.stop_reason == "no client wakes any more: the arrivals have ended"
     assert server_loop.updates == 2
 
@@ -151,7 +167,9 @@ def test_a_size_that_is_drawn_decides_the_arrival_all_the_same():
 
 def test_the_delay_of_an_update_counts_the_rounds_between_read_and_apply():
     network = Network([5.0, 0.0], up=[np.inf] * 2, down=[np.inf] * 2)
-    when = timing([1.0, 1.0], arrivals=Trace({0: [6.0], 1: [7.0, 8.0, 9.0, 10.0, 20.0]}), network=network)
+    when = timing(
+        [1.0, 1.0], arrivals=Trace({0: [6.0], 1: [7.0, 8.0, 9.0, 10.0, 20.0]}), network=network
+    )
     rows, *_ = run_toy(when, Budget(), clients=2)
     slow, fast = metrics.delays(rows["service"], 2)
     assert slow.tolist() == [4]  # read at 6, applied at 16: the rounds served at 7, 8, 9 and 10

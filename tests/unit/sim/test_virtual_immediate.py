@@ -31,7 +31,8 @@ def services(rows):
 def test_a_client_begins_when_its_answer_is_there_and_is_never_late():
     network = Network([0.25], up=[24.0], down=[16.0])
     rows, *_ = run_toy(immediate([1.0], service=2.0, network=network), Budget(updates=3), clients=1)
-    # 0.25 s for an order without bytes, then 1 s of compute, 0.25 + 12/24 s up, 2 s service, 0.25 + 4/16 s down
+    # 0.25 s for an order without bytes, then 1 s of compute, 0.25 + 12/24 s up, 2 s service, 0.25 +
+    # 4/16 s down
     trips = services(rows)
     assert [t["woke"] for t in trips] == [0.25, 4.5, 8.75]
     assert all(t["due"] == t["woke"] for t in trips)
@@ -74,7 +75,9 @@ def test_under_the_wall_clock_a_client_begins_at_once():
     for before, after in itertools.pairwise(fast):
         assert before["applied"] <= after["due"] <= after["woke"]
         assert after["served"] >= after["woke"] + 0.02
-    assert sum(len(role.applied) for role in roles) == sum(not math.isnan(t["applied"]) for t in trips)
+    assert sum(len(role.applied) for role in roles) == sum(
+        not math.isnan(t["applied"]) for t in trips
+    )
 
 
 def test_there_are_no_epochs_to_merge():

@@ -15,7 +15,14 @@ from raydpzv.sim.clock import WallClock
 from raydpzv.sim.interfaces import Budget, PrivacyFilter
 from raydpzv.sim.pull import PullServerLoop
 from raydpzv.sim.server_loop import ServerLoop
-from raydpzv.sim.wall import Answer, ClientLoop, EvaluationSchedule, LockedServerLoop, Resumption, WallPace
+from raydpzv.sim.wall import (
+    Answer,
+    ClientLoop,
+    EvaluationSchedule,
+    LockedServerLoop,
+    Resumption,
+    WallPace,
+)
 from raydpzv.wire.messages import Acknowledged, Rows, Start
 from raydpzv.wire.network import Network
 from tests.helpers.toy_parties import ToyClient, ToyServer, live_toy, timing
@@ -25,7 +32,13 @@ def test_every_answer_is_applied_once_and_in_order():
     rows, server_loop, roles = live_toy(timing([200.0] * 3), ToyServer(3), Budget(updates=120))
     assert server_loop.stop_reason == "120 updates done"
     for client, role in enumerate(roles):
-        mine = rows["service"].filter(folds_mask(rows, client)).sort_by("round").column("round").to_pylist()
+        mine = (
+            rows["service"]
+            .filter(folds_mask(rows, client))
+            .sort_by("round")
+            .column("round")
+            .to_pylist()
+        )
         assert role.applied == mine
     applied = rows["service"].column("applied").to_pylist()
     assert not any(math.isnan(t) for t in applied)
@@ -43,7 +56,9 @@ def test_what_is_done_before_t_0_counts_as_done_then(now, on_record):
     recorder, clock = Recorder(), SimpleNamespace(now=lambda: now)
     server_loop = ServerLoop(ToyServer(1), PrivacyFilter(), recorder, Budget(updates=5))
     orders = [Order(0, Rows(np.zeros(1, np.int32)), 0)]
-    server = LockedServerLoop(server_loop, clock, lambda which: 0.0, 1, resumed=Resumption(orders, {}))
+    server = LockedServerLoop(
+        server_loop, clock, lambda which: 0.0, 1, resumed=Resumption(orders, {})
+    )
     server.first(0)
     server.evaluate([ToyClient(0).evaluate()])
     with server.halted() as under_way:
@@ -55,7 +70,8 @@ def test_what_is_done_before_t_0_counts_as_done_then(now, on_record):
 
 
 def test_epochs_come_from_the_clock_and_late_ones_are_counted():
-    """0.1 s of work at epochs 0.02 s apart: the first is on time, the others fall into the trip before.
+    """0.1 s of work at epochs 0.02 s apart: the first is on time, the others fall into the trip
+    before.
 
     The first epoch lies a second ahead, so that a busy machine has started the loop by then.
     """
@@ -72,7 +88,9 @@ def test_epochs_come_from_the_clock_and_late_ones_are_counted():
 def test_times_are_in_the_order_of_a_round_trip_and_links_delay():
     network = Network([0.03], up=[math.inf], down=[math.inf])
     rows, *_ = live_toy(timing([20.0], network=network), ToyServer(1), Budget(updates=4))
-    for trip in rows["service"].sort_by("round").to_pylist()[:-1]:  # the stop cuts the last pause short
+    for trip in (
+        rows["service"].sort_by("round").to_pylist()[:-1]
+    ):  # the stop cuts the last pause short
         assert trip["woke"] <= trip["served"] - 0.03
         assert trip["applied"] >= trip["served"] + 0.03
 
@@ -100,7 +118,9 @@ def test_a_client_that_gets_no_order_says_what_it_waited_for():
 
 @pytest.mark.parametrize("comes", [True, False])
 def test_an_answer_that_never_came_was_never_applied(comes):
-    """The run ends while a client waits for the answer to its second upload, or with that answer."""
+    """The run ends while a client waits for the answer to its second upload, or with that
+    answer.
+    """
     said = []
 
     class Port:

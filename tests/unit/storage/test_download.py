@@ -1,4 +1,6 @@
-"""A storage's folder on this machine: created, downloaded, found again; refused where noise would be drawn twice."""
+"""A storage's folder on this machine: created, downloaded, found again; refused where noise would
+be drawn twice.
+"""
 
 import hashlib
 import shutil
@@ -77,7 +79,9 @@ def lose(uri, folder, *, fresh_noise=False):
 
 
 def resume(uri, folder):
-    """Resume in a folder, change nothing there, and return the folder's content while it is held."""
+    """Resume in a folder, change nothing there, and return the folder's content while it is
+    held.
+    """
     with resumed(uri, folder) as uploader:
         found = content_of(folder)
         assert link_of(folder) == Link(uri, uploader.writer, "")
@@ -219,7 +223,9 @@ def test_another_machine_downloads_all_and_uploads_only_changes(uri, first, tmp_
 
 @pytest.mark.parametrize("leases", ["there", "deleted"])
 @pytest.mark.parametrize("where", ["here", "copy"])
-def test_after_a_loss_fresh_noise_is_resumed_by_its_own_writer_alone(uri, first, tmp_path, where, leases):
+def test_after_a_loss_fresh_noise_is_resumed_by_its_own_writer_alone(
+    uri, first, tmp_path, where, leases
+):
     """Neither in an empty folder nor in a downloaded copy, as often as one tries."""
     lose(uri, first, fresh_noise=True)
     fetch(uri, tmp_path / "copy")
@@ -238,7 +244,9 @@ def test_after_a_loss_fresh_noise_is_resumed_by_its_own_writer_alone(uri, first,
     assert resume(uri, first) == FILES
 
 
-def test_fresh_noise_that_another_writer_draws_meanwhile_is_refused(uri, first, tmp_path, monkeypatch):
+def test_fresh_noise_that_another_writer_draws_meanwhile_is_refused(
+    uri, first, tmp_path, monkeypatch
+):
     """Between the first look and the lease another machine resumed, and was lost."""
     end(uri, first, fresh_noise=True)
     leased = download._leased
@@ -352,7 +360,8 @@ def test_a_disk_that_is_full_is_named_and_nothing_is_left(uri, first, tmp_path, 
     with monkeypatch.context() as patch:
         patch.setattr(download, "write_atomically", full)
         with pytest.raises(
-            InputError, match=r"here: cannot download file://.*No space left.*see to disk and storage"
+            InputError,
+            match=r"here: cannot download file://.*No space left.*see to disk and storage",
         ):
             fetch(uri, tmp_path / "here")
     assert {path.name for path in tmp_path.iterdir()} == {"first", "storage"}
@@ -365,7 +374,10 @@ def test_a_place_with_other_things_is_neither_begun_nor_continued_with(uri, tmp_
     before = content_of(there)
     with pytest.raises(InputError, match="storage: holds other things"), created(uri, "run"):
         pytest.fail("it is not started")
-    with pytest.raises(InputError, match="storage: holds other things"), resumed(uri, tmp_path / "here"):
+    with (
+        pytest.raises(InputError, match="storage: holds other things"),
+        resumed(uri, tmp_path / "here"),
+    ):
         pytest.fail("it is no storage")
     assert content_of(there) == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["storage"]

@@ -47,7 +47,9 @@ def test_files_are_written_read_listed_and_deleted(place, tmp_path, monkeypatch)
 
 
 def test_a_folder_that_comes_while_it_is_listed_is_listed(tmp_path):
-    """pyarrow misses it, asks whether it is there, as it now is, and raises: the writer beside a reader made it."""
+    """pyarrow misses it, asks whether it is there, as it now is, and raises: the writer beside a
+    reader made it.
+    """
 
     class Disk(pyarrow.fs.FSSpecHandler):
         def get_file_info_selector(self, selector):
@@ -64,7 +66,10 @@ def test_a_folder_that_comes_while_it_is_listed_is_listed(tmp_path):
 
 
 def test_where_on_this_disk_it_lies(tmp_path):
-    assert open_storage((tmp_path / "storage").as_uri()).on_this_disk == (tmp_path / "storage").resolve()
+    assert (
+        open_storage((tmp_path / "storage").as_uri()).on_this_disk
+        == (tmp_path / "storage").resolve()
+    )
     assert StorageFolder(mock(), "bucket/folder", "here").on_this_disk is None
 
 

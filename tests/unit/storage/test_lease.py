@@ -31,7 +31,9 @@ def test_the_first_writer_need_not_wait(place):
 
 def test_a_lease_that_moves_is_held(place):
     first = Lease.acquire(place, 30.0)
-    with pytest.raises(InputError, match=r"process \d+ on .* is writing to this storage; wait for it"):
+    with pytest.raises(
+        InputError, match=r"process \d+ on .* is writing to this storage; wait for it"
+    ):
         Lease.acquire(place, 30.0, sleep=lambda seconds: first.renew())
     first.check()
 
@@ -49,7 +51,9 @@ def test_a_dead_writer_loses_it_after_the_time_that_it_named(place):
 def test_a_lease_that_moves_at_the_last_look_is_held(place):
     first, looks = Lease.acquire(place, 8.0), itertools.count(1)
     with pytest.raises(InputError, match="is writing"):
-        Lease.acquire(place, 8.0, sleep=lambda seconds: first.renew() if next(looks) == 10 else None)
+        Lease.acquire(
+            place, 8.0, sleep=lambda seconds: first.renew() if next(looks) == 10 else None
+        )
 
 
 def test_a_released_lease_is_taken_at_once(place):
@@ -104,7 +108,9 @@ def test_a_writer_that_was_half_way_through_a_renewal_is_outlived(place, torn):
     (name,) = place.names("leases")
     place.write(f"leases/{name}", torn)
     assert Lease.acquire(place, 8.0, sleep=waited.append).epoch == first.epoch + 1
-    assert 8.0 <= sum(waited) <= 16.0, "as long as one's own lease lasts, since that one does not say"
+    assert 8.0 <= sum(waited) <= 16.0, (
+        "as long as one's own lease lasts, since that one does not say"
+    )
 
 
 @pytest.mark.parametrize("torn", TORN)

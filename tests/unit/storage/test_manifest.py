@@ -114,7 +114,9 @@ def test_manifests_deleted_while_they_are_read_have_their_successors_looked_for(
 def test_fresh_noise_of_a_lost_writer_is_not_drawn_twice(storage, noise, over, newer, refused):
     base = manifest(1, 3, noise=noise, over=over)
     facts = json.loads(base.encoded().split(b"\n")[0])
-    storage.write(base.name, signed(facts | {"covered": 3, "announced": 9}))  # as older versions wrote
+    storage.write(
+        base.name, signed(facts | {"covered": 3, "announced": 9})
+    )  # as older versions wrote
     if newer:
         storage.write(manifest(1, 4).name, b"torn")
     found = latest(storage)
@@ -149,7 +151,9 @@ def upload(writer, **how):
     before = len(writer.storage.acts)
     writer.write(fresh_noise=False, **how)
     acts = writer.storage.acts[before:]
-    return {act.name: act.data for act in acts if act.data is not None and act.name.startswith("by-")}
+    return {
+        act.name: act.data for act in acts if act.data is not None and act.name.startswith("by-")
+    }
 
 
 def test_only_changes_are_uploaded_and_of_a_grown_file_its_end(writer, folder):
@@ -203,7 +207,10 @@ def test_a_file_that_is_deleted_and_written_again_is_uploaded_again(writer, stor
     (folder / "b").write_bytes(b"deleted later")
     upload(writer)
     stored = latest(storage).files
-    assert [content(storage, name, stored[name]) for name in ("a", "b")] == [b"first", b"deleted later"]
+    assert [content(storage, name, stored[name]) for name in ("a", "b")] == [
+        b"first",
+        b"deleted later",
+    ]
 
 
 def test_a_folder_that_never_rests_is_named(writer, monkeypatch):
@@ -212,7 +219,9 @@ def test_a_folder_that_never_rests_is_named(writer, monkeypatch):
         yield
 
     monkeypatch.setattr(manifest_writer, "snapshot", moving)
-    with pytest.raises(RunError, match=r"run: cannot be uploaded to file://.*: ledger changes all the time"):
+    with pytest.raises(
+        RunError, match=r"run: cannot be uploaded to file://.*: ledger changes all the time"
+    ):
         upload(writer)
 
 

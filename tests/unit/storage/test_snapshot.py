@@ -16,7 +16,9 @@ def run(tmp_path_factory):
     """A run that was stopped, with a checkpoint, rows and a ledger."""
     folder = tmp_path_factory.mktemp("runs") / "run"
     stop, progress = stop_after(25)
-    spec = scenarios.load("digits_dpzv", ["privacy.noise=seeded", "budget.updates=60", "data.train_rows=100"])
+    spec = scenarios.load(
+        "digits_dpzv", ["privacy.noise=seeded", "budget.updates=60", "data.train_rows=100"]
+    )
     scenarios.run(spec, folder, progress=progress, stop=stop)
     return folder
 
@@ -39,7 +41,8 @@ def test_all_files_are_read_but_locks_scratch_files_and_the_link(run, tmp_path):
 def test_what_stands_for_others_is_read_before_them(run):
     order = [path for path, _ in snapshot(run, changed)]
     places = [
-        order.index(name) for name in ("summary.json", "checkpoint.state", "scenario.toml", "operator.json")
+        order.index(name)
+        for name in ("summary.json", "checkpoint.state", "scenario.toml", "operator.json")
     ]
     rows = [n for n, path in enumerate(order) if path.startswith("rows/")]
     ledger = [n for n, path in enumerate(order) if path.startswith("ledger/")]
@@ -53,11 +56,15 @@ def test_rows_and_updates_that_come_after_the_checkpoint_was_read_are_there(run,
     for path, data in snapshot(copy, changed):
         found[path] = data
         if path == "checkpoint.state":
-            shutil.copy(copy / "rows/release/part-00000.parquet", copy / "rows/release/part-00001.parquet")
+            shutil.copy(
+                copy / "rows/release/part-00000.parquet", copy / "rows/release/part-00001.parquet"
+            )
     assert "rows/release/part-00001.parquet" in found
 
 
-def test_a_segment_that_fills_while_it_is_read_is_read_again_with_the_next(run, tmp_path, monkeypatch):
+def test_a_segment_that_fills_while_it_is_read_is_read_again_with_the_next(
+    run, tmp_path, monkeypatch
+):
     copy = shutil.copytree(run, tmp_path / "copy")
     first, second = (copy / "ledger" / f"segment-0000{n}.arrow" for n in (0, 1))
     read, times = module._Reader.read, []
@@ -72,10 +79,15 @@ def test_a_segment_that_fills_while_it_is_read_is_read_again_with_the_next(run, 
 
     monkeypatch.setattr(module._Reader, "read", filled)
     found = dict(snapshot(copy, changed))
-    assert (found["ledger/segment-00000.arrow"], found["ledger/segment-00001.arrow"]) == (b"sealed", b"begun")
+    assert (found["ledger/segment-00000.arrow"], found["ledger/segment-00001.arrow"]) == (
+        b"sealed",
+        b"begun",
+    )
 
 
-def test_a_checkpoint_that_is_written_over_while_it_is_read_is_read_again(run, tmp_path, monkeypatch):
+def test_a_checkpoint_that_is_written_over_while_it_is_read_is_read_again(
+    run, tmp_path, monkeypatch
+):
     copy, reads = shutil.copytree(run, tmp_path / "copy"), []
     whole = (copy / "checkpoint.state").read_bytes()
 

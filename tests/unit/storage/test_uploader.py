@@ -57,7 +57,9 @@ def test_a_failure_that_passes_is_retried_with_a_warning(storage, folder):
     with uploader.released(), uploader.uploads(folder, fresh_noise=False):
         (folder / "a").write_bytes(b"second")
         storage.before = full_disk(2)
-        with pytest.warns(RuntimeWarning, match=r"storage: cannot be written \(No space left .*tried again"):
+        with pytest.warns(
+            RuntimeWarning, match=r"storage: cannot be written \(No space left .*tried again"
+        ):
             uploader.flush()
         assert storage.read("by-00000001/a~3") == b"second"
 

@@ -17,7 +17,11 @@ ARRAYS = TYPES.flatmap(
         dtype, st_numpy.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=5)
     )
 )
-OURS = [_BODIES[name] for name in sorted(_BODIES) if _BODIES[name].__module__.startswith("raydpzv.wire.")]
+OURS = [
+    _BODIES[name]
+    for name in sorted(_BODIES)
+    if _BODIES[name].__module__.startswith("raydpzv.wire.")
+]
 """Those of the methods: other tests of the same process define bodies of their own."""
 BODIES = st.sampled_from(OURS).flatmap(lambda body: st.builds(body, *[ARRAYS] * len(fields(body))))
 

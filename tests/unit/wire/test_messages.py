@@ -30,16 +30,24 @@ BODIES: list[tuple[Body, int]] = [
     (messages.TestEmbeddings(floats(N, E)), 0),
     (messages.SaveState(), 0),
     (messages.ClientState(IDS.astype(np.int64), floats(2, E)), 0),
-    (messages.ClientModels(IDS, LONG, floats(B, 1, E), np.full(B, K * P, np.int64), floats(B * K * P)), 0),
+    (
+        messages.ClientModels(
+            IDS, LONG, floats(B, 1, E), np.full(B, K * P, np.int64), floats(B * K * P)
+        ),
+        0,
+    ),
     (
         messages.LedgerHistory(
-            *(LONG, LONG, IDS, LONG, LONG, IDS), LONG.view(np.uint64), floats(B), floats(B)
+            LONG, LONG, IDS, LONG, LONG, IDS, LONG.view(np.uint64), floats(B), floats(B)
         ),
         0,
     ),
     (messages.Embeddings(IDS, floats(B, E)), 4 * B + 4 * B * E),
     (messages.EmbeddingsAndMore(IDS, floats(B, E), IDS[:K], floats(K, E)), 4 * (B + K) * (1 + E)),
-    (messages.PerturbedEmbeddings(IDS, floats(P, B, E), floats(P, B, E) + 1), 4 * B + 2 * P * B * E * 4),
+    (
+        messages.PerturbedEmbeddings(IDS, floats(P, B, E), floats(P, B, E) + 1),
+        4 * B + 2 * P * B * E * 4,
+    ),
     (messages.Slopes(floats(P)), 4 * P),
     (messages.Query(IDS), 4 * B),
     (messages.GradientRequest(np.array([3])), 8),
@@ -78,9 +86,14 @@ BODIES: list[tuple[Body, int]] = [
     (secure_sums.ShiftedWeights(residues(N, 2 * W)), 2 * W * N),
     (secure_sums.EncryptedWeights(residues(N, 2 * W)), 2 * W * N),
     (secure_sums.SampledWeights(residues(N, 2 * W), residues(N, 2 * W)), 4 * W * N),
-    (secure_sums.SampledModel(floats(N), residues(N, 2 * W), residues(N, 2 * W)), 4 * N + 4 * W * N),
     (
-        secure_sums.SampledCatchUp(SEEDS[0], floats(P), SEEDS[1], residues(N, 2 * W), residues(N, 2 * W)),
+        secure_sums.SampledModel(floats(N), residues(N, 2 * W), residues(N, 2 * W)),
+        4 * N + 4 * W * N,
+    ),
+    (
+        secure_sums.SampledCatchUp(
+            SEEDS[0], floats(P), SEEDS[1], residues(N, 2 * W), residues(N, 2 * W)
+        ),
         8 * P + 4 * P + 8 * P + 4 * W * N,
     ),
     (secure_sums.AttemptModel(floats(N), IDS[:1], IDS[:S]), 4 * N + 4 + 4 * S),
@@ -89,7 +102,9 @@ BODIES: list[tuple[Body, int]] = [
         8 * P + 4 * P + 8 * P + 4 + 4 * S,
     ),
     (
-        secure_sums.SampledAttemptModel(floats(N), residues(N, 2 * W), residues(N, 2 * W), IDS[:1], IDS[:S]),
+        secure_sums.SampledAttemptModel(
+            floats(N), residues(N, 2 * W), residues(N, 2 * W), IDS[:1], IDS[:S]
+        ),
         4 * N + 4 * W * N + 4 + 4 * S,
     ),
     (
@@ -118,10 +133,17 @@ def test_a_body_is_exactly_as_long_as_promised(body: Body, size: int) -> None:
     assert len(body.encode()) == size or not body.metered
 
 
-def test_only_evaluation_what_an_agent_tells_itself_and_the_simulators_own_are_free_of_charge() -> None:
+def test_only_evaluation_what_an_agent_tells_itself_and_the_simulators_own_are_free_of_charge() -> (
+    None
+):
     unmetered = {type(body) for body, _ in BODIES if not body.metered}
     of_evaluation = {messages.Evaluate, messages.TestEmbeddings}
-    of_checkpoints = {messages.SaveState, messages.ClientState, messages.ClientModels, messages.LedgerHistory}
+    of_checkpoints = {
+        messages.SaveState,
+        messages.ClientState,
+        messages.ClientModels,
+        messages.LedgerHistory,
+    }
     others = {seeds.AgentSeeds, seeds.AgentScalars, secure_sums.LateUpload}
     assert unmetered == of_evaluation | of_checkpoints | others
 

@@ -57,7 +57,9 @@ def test_arrays_tensors_and_slices_get_the_same_bits(law: Base) -> None:
 
 
 @pytest.mark.parametrize("law", BASES)
-def test_threads_share_the_work_and_move_no_bits(law: Base, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_share_the_work_and_move_no_bits(
+    law: Base, monkeypatch: pytest.MonkeyPatch
+) -> None:
     name = {"gaussian": "subtract_directions", "rademacher": "subtract_signs"}[law]
     compiled, both, met = getattr(kernels, name), threading.Barrier(2), set[int]()
     sizes = []
@@ -165,7 +167,11 @@ def test_steps_and_queries_on_a_cuda_device_have_the_bits_of_the_cpu(momentum: f
     ],
 )
 def test_what_does_not_fit_is_refused_untouched(
-    x: np.ndarray | torch.Tensor, seeds: list[int], coefficients: list[float], options: dict, said: str
+    x: np.ndarray | torch.Tensor,
+    seeds: list[int],
+    coefficients: list[float],
+    options: dict,
+    said: str,
 ) -> None:
     with pytest.raises(InputError, match=said):
         replay(x, seeds, coefficients, **options)

@@ -12,9 +12,14 @@ def test_a_sphere_direction_has_norm_root_d_over_all_parameters(size: int) -> No
     for seed in range(20):
         u = Direction(seed, size, "sphere").values().astype(np.float64)
         assert np.isclose(np.linalg.norm(u), np.sqrt(size), rtol=1e-6)
-    parts = [np.linalg.norm(Direction(3, 5000, "sphere").values(a, b)) for a, b in ((0, 2000), (2000, 5000))]
+    parts = [
+        np.linalg.norm(Direction(3, 5000, "sphere").values(a, b))
+        for a, b in ((0, 2000), (2000, 5000))
+    ]
     assert np.isclose(np.hypot(*parts), np.sqrt(5000), rtol=1e-6)
-    assert not np.isclose(parts[0], np.sqrt(2000), rtol=1e-4), "normalised over each layer by itself"
+    assert not np.isclose(parts[0], np.sqrt(2000), rtol=1e-4), (
+        "normalised over each layer by itself"
+    )
 
 
 def test_control_a_gaussian_direction_is_not_normalised() -> None:
@@ -30,7 +35,9 @@ def test_the_sphere_is_the_gaussian_times_one_factor() -> None:
 
 
 def misses_the_identity(u_ND: np.ndarray) -> bool:
-    """Whether the mean of u uᵀ is more than 5 standard errors from I somewhere (an entry's variance is <= 2)."""
+    """Whether the mean of u uᵀ is more than 5 standard errors from I somewhere (an entry's variance
+    is <= 2).
+    """
     n, d = u_ND.shape
     return bool(np.abs(u_ND.T @ u_ND / n - np.eye(d)).max() > 5 * np.sqrt(2 / n))
 

@@ -1,4 +1,6 @@
-"""Several directions a bᵀ in one forward call: near the calls at moved weights, without copies of them."""
+"""Several directions a bᵀ in one forward call: near the calls at moved weights, without copies of
+them.
+"""
 
 import numpy as np
 import pytest
@@ -21,7 +23,9 @@ AMOUNT = 0.1
 
 
 class Reader(nn.Module):
-    """Tied weights, a norm, a layer without biases, one of one output, keywords, and tokens before records."""
+    """Tied weights, a norm, a layer without biases, one of one output, keywords, and tokens before
+    records.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -121,7 +125,9 @@ def test_models_that_it_does_not_help_are_left_to_others():
         return JointForward(model.module, model.offsets).usable(us, x)
 
     image = numbers(2, 3, 8, 8)
-    assert not usable(lambda: nn.Sequential(nn.Conv2d(3, 300, 3), nn.Flatten(), nn.Linear(10800, 2)), image)
+    assert not usable(
+        lambda: nn.Sequential(nn.Conv2d(3, 300, 3), nn.Flatten(), nn.Linear(10800, 2)), image
+    )
     assert not usable(Sideways, numbers(2, 64))
     assert not usable(lambda: nn.Linear(64, 10), numbers(2, 64)), "small"
     assert not usable(lambda: adapted(900), numbers(2, 64)), "adapters"

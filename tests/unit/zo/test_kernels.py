@@ -1,4 +1,6 @@
-"""Kernels on first use: numba only when needed, compiled once on a machine, and without a cache as well."""
+"""Kernels on first use: numba only when needed, compiled once on a machine, and without a cache as
+well.
+"""
 
 import json
 import os
@@ -92,9 +94,13 @@ def test_numba_is_not_imported_before_a_kernel_is_called(tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-def test_of_processes_that_begin_together_one_compiles_and_all_have_the_same_bits(tmp_path: Path) -> None:
+def test_of_processes_that_begin_together_one_compiles_and_all_have_the_same_bits(
+    tmp_path: Path,
+) -> None:
     together = [script(STEPPED, tmp_path) for _ in range(3)]
-    names, calls, results, told = zip(*(json.loads(last(process)) for process in together), strict=True)
+    names, calls, results, told = zip(
+        *(json.loads(last(process)) for process in together), strict=True
+    )
     expected = ["_subtract_tile", "_words", "add_scaled", "subtract_directions"]
     # and nothing that this rule does not use
     assert sorted(name for found in names for name in found) == expected
@@ -123,7 +129,9 @@ def test_where_only_temporary_files_can_be_written_the_code_is_kept_among_them_f
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     environment.pop("NUMBA_CACHE_DIR", None)
     folder = tmp_path / f"raydpzv-kernels-{os.getuid()}"
-    first, second = (json.loads(last(Forked(["-c", AMONG_TEMPORARY], environment))) for _ in range(2))
+    first, second = (
+        json.loads(last(Forked(["-c", AMONG_TEMPORARY], environment))) for _ in range(2)
+    )
     assert first[0].startswith(str(folder))
     assert (first[1], second[1]) == (1, 0)
     assert folder.stat().st_mode & 0o777 == 0o700
@@ -144,7 +152,9 @@ def test_a_cache_that_nobody_can_keep_needs_no_lock(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("error", [Timeout("held"), PermissionError("read-only")])
-def test_a_lock_that_cannot_be_had_stops_nobody(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lock_that_cannot_be_had_stops_nobody(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked: list[float] = []
 
     class Held:
@@ -195,4 +205,6 @@ def test_a_kernel_that_two_modules_call_is_loaded_once(monkeypatch: pytest.Monke
         out = np.zeros(3, np.float32)
         Kernel("add_along", "raydpzv.engine.dense_kernel")(out, x, z, np.float32(0.5))
         assert out.tolist() == [2, 2, 2]
-        monkeypatch.setattr(kernel_cache, "_loaded", lambda kernel, types: pytest.fail("loaded again"))
+        monkeypatch.setattr(
+            kernel_cache, "_loaded", lambda kernel, types: pytest.fail("loaded again")
+        )

@@ -29,7 +29,9 @@ class Recurrent(nn.Module):
 
 
 class Wrapped(nn.Linear):
-    """Owns parameters and contains owners: the outer weights are in use after the inner modules have run."""
+    """Owns parameters and contains owners: the outer weights are in use after the inner modules
+    have run.
+    """
 
     def __init__(self) -> None:
         super().__init__(4, 4)
@@ -91,7 +93,9 @@ class Setup:
         make, shape = MODELS[name]
         self.model = FlatModel(make, Key(0) / name)
         self.perturb = LayerwisePerturbation(self.model.module, self.model.offsets)
-        self.x = torch.from_numpy((Key(1) / name).generator().standard_normal(shape).astype(np.float32))
+        self.x = torch.from_numpy(
+            (Key(1) / name).generator().standard_normal(shape).astype(np.float32)
+        )
 
     def direction(self, seed: int = 3, law: Law = "sphere") -> Direction:
         return Direction(seed, self.model.size, law)
@@ -132,7 +136,9 @@ def test_the_forward_pass_sees_w_plus_lambda_u(name: str, law: Law) -> None:
 
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("law", LAWS)
-def test_all_parameters_at_once_give_the_bits_of_one_layer_after_the_other(name: str, law: Law) -> None:
+def test_all_parameters_at_once_give_the_bits_of_one_layer_after_the_other(
+    name: str, law: Law
+) -> None:
     setup = Setup(name)
     model, before, plain = setup.model, digest(setup.model.flat), setup.plain()
     whole = perturbation(model.module, model.flat, model.offsets)
@@ -216,7 +222,9 @@ def test_an_error_inside_the_forward_pass_restores_everything(name: str) -> None
         handle.remove()
         assert digest(setup.model.flat) == before
         assert torch.equal(setup.plain(), plain)
-        assert torch.equal(setup.forward(setup.direction(), 0.5), setup.copied(setup.direction(), 0.5))
+        assert torch.equal(
+            setup.forward(setup.direction(), 0.5), setup.copied(setup.direction(), 0.5)
+        )
 
 
 class ReadsWeights(nn.Module):
@@ -293,7 +301,11 @@ def test_a_call_across_the_module_tree_is_refused_before_it_overflows_the_buffer
         offsets[name], place = place, place + p.numel()
     perturb = LayerwisePerturbation(module, offsets)
     before = [p.clone() for p in module.parameters()]
-    with pytest.raises(InputError, match="'layer'"), torch.no_grad(), perturb.at(Direction(0, place), 0.1):
+    with (
+        pytest.raises(InputError, match="'layer'"),
+        torch.no_grad(),
+        perturb.at(Direction(0, place), 0.1),
+    ):
         module(torch.ones(2, 4))
     assert all(torch.equal(p, b) for p, b in zip(module.parameters(), before, strict=True))
 
@@ -344,7 +356,9 @@ def test_the_rows_of_an_embedding_have_the_bits_of_the_whole(how, law):
 def test_an_embedding_needs_no_buffer_of_its_size():
     model = FlatModel(lambda: Words("plain"), Key(0))
     assert LayerwisePerturbation(model.module, model.offsets)._buffer.numel() == 3 * 2 + 2
-    normed = FlatModel(lambda: Words("normed"), Key(0))  # torch changes its rows, so that all are copied
+    normed = FlatModel(
+        lambda: Words("normed"), Key(0)
+    )  # torch changes its rows, so that all are copied
     assert LayerwisePerturbation(normed.module, normed.offsets)._buffer.numel() == 12 * 3
 
 
@@ -428,7 +442,9 @@ def test_the_mean_over_directions_is_the_gradient(problem: Problem, law: Law) ->
     mean = torch.zeros(size, dtype=torch.float64)
     for step in range(count):
         direction = Direction(direction_seed(Key(5), 0, step), size, law)
-        mean += problem.slope(direction, 0.02) * torch.from_numpy(direction.values()).double() / count
+        mean += (
+            problem.slope(direction, 0.02) * torch.from_numpy(direction.values()).double() / count
+        )
     bound = 2 * gradient.norm() * np.sqrt((size + 1) / count)
     assert (mean - gradient).norm() < bound
     assert (2 * mean - gradient).norm() > bound, "control: λ in place of 2λ"

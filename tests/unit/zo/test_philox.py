@@ -52,7 +52,9 @@ def test_the_definition_is_philox_with_the_seed_as_key_and_the_block_as_counter(
 
 
 def test_each_element_is_box_muller_of_its_place_in_the_tile() -> None:
-    """Element e: tile e >> 10, word (e >> 8) & 3 of block tile·256 + (e & 255); float64 and libm."""
+    """Element e: tile e >> 10, word (e >> 8) & 3 of block tile·256 + (e & 255); float64 and
+    libm.
+    """
     seed, z = 12345, philox.normals(12345, 0, 4096)
     e = np.arange(4096)
     blocks = ((e >> 10) * 256 + (e & 255)).astype(np.uint64)
@@ -61,7 +63,9 @@ def test_each_element_is_box_muller_of_its_place_in_the_tile() -> None:
     radius_word = words[which & 2, e]
     angle_word = words[(which & 2) + 1, e]
     # the uniform is rounded to float32 by definition; all that follows is compared in float64
-    u = (radius_word.astype(np.float32) * np.float32(2**-32) + np.float32(2**-33)).astype(np.float64)
+    u = (radius_word.astype(np.float32) * np.float32(2**-32) + np.float32(2**-33)).astype(
+        np.float64
+    )
     radius = np.sqrt(-2 * np.log(u))
     angle = np.pi / 2 * (angle_word.view(np.int32) / 2.0**31)
     sign = np.where(angle_word & 1, -1.0, 1.0)
@@ -127,7 +131,9 @@ def correlated(a: np.ndarray, b: np.ndarray) -> bool:
 
 @pytest.mark.parametrize("power", [1, 2])
 def test_neighbouring_seeds_are_uncorrelated(power: int) -> None:
-    streams = [Direction(s, N // 4).values().astype(np.float64) for s in (0, 1, 1 << 32, (1 << 64) - 1)]
+    streams = [
+        Direction(s, N // 4).values().astype(np.float64) for s in (0, 1, 1 << 32, (1 << 64) - 1)
+    ]
     if power == 2:
         streams = [(z**2 - 1) / np.sqrt(2) for z in streams]
     for i, a in enumerate(streams):

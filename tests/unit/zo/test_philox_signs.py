@@ -12,7 +12,9 @@ N = 1 << 21
 @pytest.mark.parametrize("seed", [0, 12345, ONES])
 @pytest.mark.parametrize("start", [0, 3 << 15, (1 << 47) - 32768])
 def test_each_sign_is_a_bit_of_its_block(seed: int, start: int) -> None:
-    """Element e: bit k & 31 of word k >> 5, k = (e >> 8) & 127, of block (e >> 15)·256 + (e & 255)."""
+    """Element e: bit k & 31 of word k >> 5, k = (e >> 8) & 127, of block (e >> 15)·256 + (e &
+    255).
+    """
     places = [0, 1, 255, 256, 31 * 256, 32 * 256 + 7, 63 * 256 + 200, 96 * 256, 32767, 32768, 65535]
     found = philox.signs(seed, start, start + 65536)
     for place in places:
@@ -35,10 +37,14 @@ def test_every_element_is_one_or_minus_one_and_nothing_is_normalised(signs: np.n
 
 
 def unbalanced(signs: np.ndarray) -> bool:
-    """Whether the signs of some row of the tile (a bit of a word), or of some lane, favour one side."""
+    """Whether the signs of some row of the tile (a bit of a word), or of some lane, favour one
+    side.
+    """
     rows_k = signs.reshape(-1, 128, 256).sum((0, 2)) / np.sqrt(signs.size / 128)
     lanes_i = signs.reshape(-1, 256).sum(0) / np.sqrt(signs.size / 256)
-    return bool(max(np.abs(rows_k).max(), np.abs(lanes_i).max(), abs(signs.sum()) / np.sqrt(signs.size)) > 5)
+    return bool(
+        max(np.abs(rows_k).max(), np.abs(lanes_i).max(), abs(signs.sum()) / np.sqrt(signs.size)) > 5
+    )
 
 
 def test_no_bit_and_no_lane_favours_a_side(signs: np.ndarray) -> None:
@@ -62,7 +68,9 @@ def correlated(a: np.ndarray, b: np.ndarray) -> bool:
 def test_signs_are_uncorrelated(signs: np.ndarray, lag: int) -> None:
     a, b = signs[:-lag], signs[lag:]
     assert not correlated(a, b)
-    assert correlated(a, np.where(np.arange(b.size) % 100 == 0, a, b)), "control: every hundredth is a copy"
+    assert correlated(a, np.where(np.arange(b.size) % 100 == 0, a, b)), (
+        "control: every hundredth is a copy"
+    )
 
 
 def test_runs_of_equal_signs_have_geometric_lengths(signs: np.ndarray) -> None:
@@ -73,7 +81,9 @@ def test_runs_of_equal_signs_have_geometric_lengths(signs: np.ndarray) -> None:
         return float(stats.chisquare(counts, shares * counts.sum()).pvalue)
 
     assert p_value(signs) > 0.001
-    assert p_value(np.where(np.arange(N) % 50 == 0, np.roll(signs, 1), signs)) < 1e-6, "control: sticky signs"
+    assert p_value(np.where(np.arange(N) % 50 == 0, np.roll(signs, 1), signs)) < 1e-6, (
+        "control: sticky signs"
+    )
 
 
 def test_neighbouring_seeds_are_uncorrelated() -> None:
@@ -87,7 +97,9 @@ def test_neighbouring_seeds_are_uncorrelated() -> None:
 def test_the_second_moment_is_the_identity_across_rows_and_words() -> None:
     """E[u uᵀ] = I for elements of different bits and words of the same blocks, over seeds."""
     places = np.array([0, 1, 256, 257, 31 * 256, 32 * 256, 64 * 256 + 1, 127 * 256, 32767, 32768])
-    u_ND = np.stack([philox.signs(seed, 0, 32769)[places] for seed in range(1500)]).astype(np.float64)
+    u_ND = np.stack([philox.signs(seed, 0, 32769)[places] for seed in range(1500)]).astype(
+        np.float64
+    )
 
     def off(u: np.ndarray) -> float:
         return float(np.abs(u.T @ u / len(u) - np.eye(u.shape[1])).max() * np.sqrt(len(u)))

@@ -1,4 +1,6 @@
-"""Rank-one directions and groups of parameters: moments, slices, steps, and patterns that are refused."""
+"""Rank-one directions and groups of parameters: moments, slices, steps, and patterns that are
+refused.
+"""
 
 from dataclasses import replace
 
@@ -18,7 +20,12 @@ from raydpzv.zo.philox import normals
 from raydpzv.zo.spans import Group, Shapes, Span, check_groups, spans_of
 from raydpzv.zo.update import Descent, Rule, Step
 
-SHAPES: Shapes = (("0.weight", (30, 50)), ("0.bias", (30,)), ("1.weight", (8, 3, 5)), ("2.weight", (1, 40)))
+SHAPES: Shapes = (
+    ("0.weight", (30, 50)),
+    ("0.bias", (30,)),
+    ("1.weight", (8, 3, 5)),
+    ("2.weight", (1, 40)),
+)
 SIZE = 1500 + 30 + 120 + 40
 GROUPS = (("0.*", Group(2.0, 0.5)), ("1.*", Group(lr=3.0)))
 RULES = (
@@ -45,7 +52,9 @@ def test_a_matrix_gets_a_product_and_other_parameters_get_normals():
 
 
 def misses_the_identity(u_ND: np.ndarray) -> bool:
-    """Whether the mean of u uᵀ is more than 5 standard errors from I somewhere (a product's square has variance 8)."""
+    """Whether the mean of u uᵀ is more than 5 standard errors from I somewhere (a product's square
+    has variance 8).
+    """
     n, d = u_ND.shape
     return bool(np.abs(u_ND.T @ u_ND / n - np.eye(d)).max() > 5 * np.sqrt(8 / n))
 
@@ -73,7 +82,9 @@ def test_the_second_moment_of_rank_one_is_the_identity():
 
 @pytest.mark.slow
 def test_the_variance_of_an_estimate_is_that_of_the_closed_form():
-    """E‖<G, u> u‖² = (m + 2)(n + 2) ‖G‖² of a product, (mn + 2) ‖G‖² of normals: m, n rows and columns."""
+    """E‖<G, u> u‖² = (m + 2)(n + 2) ‖G‖² of a product, (mn + 2) ‖G‖² of normals: m, n rows and
+    columns.
+    """
     m, n, count = 6, 9, 40_000
     g = Key(3).generator().standard_normal(m * n)
     g /= np.linalg.norm(g)
@@ -81,7 +92,9 @@ def test_the_variance_of_an_estimate_is_that_of_the_closed_form():
     def second_moment(law: Law) -> float:
         spans = spans_of(law, (), (("w", (m, n)),))
         seeds = [direction_seed(Key(4), 0, step) for step in range(count)]
-        u = np.stack([Direction(seed, m * n, law, spans).values() for seed in seeds]).astype(np.float64)
+        u = np.stack([Direction(seed, m * n, law, spans).values() for seed in seeds]).astype(
+            np.float64
+        )
         return float(np.mean((u @ g) ** 2 * np.sum(u**2, axis=1)))
 
     product, plain = (m + 2) * (n + 2), m * n + 2
@@ -100,14 +113,18 @@ def test_any_slice_of_a_direction_has_the_same_bits(law: Law, groups):
         u.add_to(x[start:stop], 0.3, start=start, out=out)
         u.add_to(moved, 0.3, start=start)
         assert torch.equal(out, moved)
-        assert torch.allclose(out, x[start:stop] + 0.3 * torch.from_numpy(whole[start:stop]), atol=1e-6)
+        assert torch.allclose(
+            out, x[start:stop] + 0.3 * torch.from_numpy(whole[start:stop]), atol=1e-6
+        )
     assert torch.equal(x, torch.linspace(-1, 1, SIZE))
 
 
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("law", ["gaussian", "sphere", "rademacher", "rank_one"])
 def test_steps_of_groups_follow_the_formula(law: Law, rule: Rule):
-    """The gradient's estimate is Δ u / s with u as it is drawn, and the step size η r, in float64."""
+    """The gradient's estimate is Δ u / s with u as it is drawn, and the step size η r, in
+    float64.
+    """
     rule = replace(rule, law=law, groups=GROUPS).on(SHAPES)
     plain = spans_of(law, (), SHAPES)
     s, r = np.ones(SIZE), np.ones(SIZE)
@@ -122,7 +139,10 @@ def test_steps_of_groups_follow_the_formula(law: Law, rule: Rule):
         step = Step([3 * number, 3 * number + 1], [0.7 - number, 0.4], 0.02, anchor)
         by_step.apply([step])
         steps.append(step)
-        u = [Direction(int(seed), SIZE, law, plain).values().astype(np.float64) / s for seed in step.seeds]
+        u = [
+            Direction(int(seed), SIZE, law, plain).values().astype(np.float64) / s
+            for seed in step.seeds
+        ]
         g = np.mean([scalar * u_d for scalar, u_d in zip(step.scalars, u, strict=True)], axis=0)
         v = rule.momentum * v + (1 - rule.momentum if rule.damped else 1) * g
         seconds = rule.beta2 * seconds + (1 - rule.beta2) * g**2
@@ -146,7 +166,9 @@ def test_a_smoothing_radius_moves_the_estimate_of_no_gradient():
     x, count = np.zeros(6, np.float32), 20_000
     seeds = [direction_seed(Key(6), 0, step) for step in range(count)]
     descent = Descent(x, rule)
-    along = np.stack([descent.direction(seed).values() for seed in seeds]).astype(np.float64) @ gradient
+    along = (
+        np.stack([descent.direction(seed).values() for seed in seeds]).astype(np.float64) @ gradient
+    )
     descent.apply([Step(seeds, along, 1.0)])
     far = np.linalg.norm(gradient * [1, 1, 1, 4, 4, 4])
     assert np.abs(-x - gradient).max() < 5 * far * np.sqrt(3 / count)
@@ -209,7 +231,9 @@ def test_a_rule_without_its_models_shapes_is_refused():
 def test_patterns_that_match_nothing_or_twice_are_refused():
     names = [name for name, _ in SHAPES]
     check_groups(GROUPS, names)
-    with pytest.raises(SpecError, match=r'no parameter matches "1\.wieght"\. Did you mean "1\.weight"'):
+    with pytest.raises(
+        SpecError, match=r'no parameter matches "1\.wieght"\. Did you mean "1\.weight"'
+    ):
         check_groups((("1.wieght", Group()),), names)
     with pytest.raises(SpecError, match=r'"0\.\*" and "\*bias" both match the parameter "0\.bias"'):
         check_groups((("0.*", Group()), ("*bias", Group())), names)

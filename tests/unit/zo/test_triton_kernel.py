@@ -1,4 +1,6 @@
-"""The Triton kernels without a GPU: run by Triton's interpreter, and compiled for one to look at the instructions."""
+"""The Triton kernels without a GPU: run by Triton's interpreter, and compiled for one to look at
+the instructions.
+"""
 
 import importlib.util
 import os
@@ -126,13 +128,17 @@ def test_interpreted_kernels_give_the_bits_of_the_cpu(
 
 @needs_triton
 @pytest.mark.parametrize("seed", [0, 2**31 + 5, 2**64 - 1])
-def test_interpreted_kernels_of_one_seed_give_the_bits_of_the_cpu(seed: int, tmp_path: Path) -> None:
+def test_interpreted_kernels_of_one_seed_give_the_bits_of_the_cpu(
+    seed: int, tmp_path: Path
+) -> None:
     run(ONE_SEED.replace("{seed}", str(seed)), tmp_path, TRITON_INTERPRET="1")
 
 
 @needs_triton
 def test_compiled_kernels_have_no_fused_multiply_add(tmp_path: Path) -> None:
-    found = {tuple(line.split()[:2]): line.split()[2:] for line in run(COMPILED, tmp_path).splitlines()}
+    found = {
+        tuple(line.split()[:2]): line.split()[2:] for line in run(COMPILED, tmp_path).splitlines()
+    }
     assert found["_normals", "False"] == ["0", "4"]
     assert found["_signs", "False"] == found["_add_squares", "False"] == ["0", "0"]
     assert found["_one", "False"] == found["_steps", "False"] == ["0", "4"]
@@ -159,7 +165,9 @@ def test_the_core_starts_without_triton() -> None:
 
 
 def test_the_kernels_constants_are_the_definitions() -> None:
-    """A second opinion that needs no Triton: every constant of the definition stands in the kernels' source."""
+    """A second opinion that needs no Triton: every constant of the definition stands in the
+    kernels' source.
+    """
     text = (ROOT / "raydpzv" / "zo" / "triton_kernel.py").read_text()
     numbers = {np.float32(v) for v in re.findall(r"-?\d+\.\d+(?:e-?\d+)?", text)}
     for value in (*philox.LOG, *philox.SIN, *philox.COS, philox.MINUS_2_LN2):

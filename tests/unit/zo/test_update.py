@@ -26,7 +26,9 @@ def step(number: int, count: int) -> Step:
 @pytest.mark.parametrize("count", [1, 3])
 @pytest.mark.parametrize(("momentum", "damped"), [(0.0, False), (0.9, False), (0.9, True)])
 def test_steps_follow_the_formula(law: Law, count: int, momentum: float, damped: bool) -> None:
-    """v <- βv + g, or βv + (1-β)g (DeComFL Eq. (8)), with g = mean_p Δ_p u_p; w <- w - η v, in float64."""
+    """v <- βv + g, or βv + (1-β)g (DeComFL Eq. (8)), with g = mean_p Δ_p u_p; w <- w - η v, in
+    float64.
+    """
     x = start()
     descent = Descent(x, Rule(law, momentum, damped))
     w, v = start().double().numpy(), np.zeros(SIZE)

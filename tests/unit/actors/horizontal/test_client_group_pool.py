@@ -1,4 +1,6 @@
-"""Orders dealt out to hosts, and done again where one is lost. The way to the hosts is a stand-in here."""
+"""Orders dealt out to hosts, and done again where one is lost. The way to the hosts is a stand-in
+here.
+"""
 
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +18,9 @@ from raydpzv.wire.messages import Start
 
 
 class Hosts:
-    """Peers that do their tasks when a result is wanted; lost: the hosts that fail, and how often."""
+    """Peers that do their tasks when a result is wanted; lost: the hosts that fail, and how
+    often.
+    """
 
     def __init__(
         self, lost: dict[int, int], error: type[BaseException] = ray.exceptions.ActorDiedError
@@ -68,7 +72,8 @@ def executor(
     pool, noted = Pool([], None, place, 3, 5.0, ["host 0", "host 1"]), list[tuple[int, str]]()
     pool.goes_back = goes_back
     found = PoolExecutor(
-        *(pool, hosts),
+        pool,
+        hosts,
         lean=False,
         pinned=pinned,
         noted=lambda host, done: noted.append((host, done)),

@@ -1,4 +1,6 @@
-"""Which runs wait until their checkpoint is written; how a leg begins and ends. Actors' calls are answered here."""
+"""Which runs wait until their checkpoint is written; how a leg begins and ends. Actors' calls are
+answered here.
+"""
 
 import math
 import time
@@ -34,7 +36,11 @@ PRIVATE = (
 )
 WAITS = {
     "rounds of sums": ("digits_users", PRIVATE, True),
-    "rounds without noise": ("digits_users", ("privacy={}", "privacy.mode=none", "privacy.clip=0.1"), False),
+    "rounds without noise": (
+        "digits_users",
+        ("privacy={}", "privacy.mode=none", "privacy.clip=0.1"),
+        False,
+    ),
     "rounds of scalars, which the ledger has": ("digits_users_zo", PRIVATE, False),
     "silos that wake by themselves": ("digits_users_async", PRIVATE, False),
     "real time": ("digits_users_async", (*PRIVATE, "clock.kind=wall", "arrivals.rate=200"), False),
@@ -47,8 +53,15 @@ WALL = (
 )
 
 STEPS = (
-    *("warm_up", "bring_segment", "the clock", "open_wall", "keep_segment"),
-    *("run", "look", "stop", "close"),
+    "warm_up",
+    "bring_segment",
+    "the clock",
+    "open_wall",
+    "keep_segment",
+    "run",
+    "look",
+    "stop",
+    "close",
 )
 """What is asked of actors in an order that matters, and when the clock starts."""
 
@@ -67,7 +80,9 @@ def hooks(folder: RunFolder, seen: Callbacks | None = None) -> RunHooks:
 def test_a_private_round_waits_until_its_checkpoint_is_written(
     folder: RunFolder, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    """One that noise of the system's hides and that no record brings back; and server and driver agree on it."""
+    """One that noise of the system's hides and that no record brings back; and server and driver
+    agree on it.
+    """
     monkeypatch.setattr(actors.driver, "get", lambda reference, timeout, what: reference)
     name, changed, waits = WAITS[kind]
     spec = scenarios.load(name, [*SMALL, *changed])
@@ -93,11 +108,15 @@ def led(
     monkeypatch: pytest.MonkeyPatch,
     *changed: str,
 ) -> tuple[ServerCalls, list[ServerCalls], list[str]]:
-    """Let a driver go through a leg whose hosts end after the statuses; return what was asked, and the order."""
+    """Let a driver go through a leg whose hosts end after the statuses; return what was asked, and
+    the order.
+    """
     answer_at_once(monkeypatch, "horizontal", len(statuses) - 1)
     log = list[str]()
     log_clock(monkeypatch, log)
-    server = ServerCalls("server", log, segment_start=leg, look="an evaluation", keep_segment="a checkpoint")
+    server = ServerCalls(
+        "server", log, segment_start=leg, look="an evaluation", keep_segment="a checkpoint"
+    )
     hosts = [ServerCalls(f"host {host}", log, run=f"loop {host}") for host in range(2)]
     server.statuses = statuses
     spec = scenarios.load(WALL[0], [*WALL[1], *changed])
@@ -127,7 +146,13 @@ def test_a_segment_begins_where_the_server_says_with_a_checkpoint_and_ends_with_
     warmed = ["server.warm_up", "host 0.warm_up", "host 1.warm_up"]
     # the clock starts after the first evaluation, and so does all that may be served
     looks = ["server.look"] if number == 1 else []
-    assert order[:first] == [*warmed, "server.bring_segment", *looks, "the clock", "server.open_wall"]
+    assert order[:first] == [
+        *warmed,
+        "server.bring_segment",
+        *looks,
+        "the clock",
+        "server.open_wall",
+    ]
     assert order[first + 1 : first + 3] == ["host 0.run", "host 1.run"]
     assert server.asked("look") == [*([[True]] if number == 1 else []), [], [True]]
     assert server.asked("stop") == [[NOBODY_WAKES]]

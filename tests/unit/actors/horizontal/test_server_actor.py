@@ -19,8 +19,14 @@ from tests.helpers.kills import kill_at
 from tests.helpers.small_users import small
 
 WALL = (
-    *("clock.kind=wall", "arrivals.rate=200", "clock.compute=0", "resources.hosts=2"),
-    *("budget.updates=400", "evaluate.every=10", "record.checkpoint_updates=15", "record.snapshots=1000"),
+    "clock.kind=wall",
+    "arrivals.rate=200",
+    "clock.compute=0",
+    "resources.hosts=2",
+    "budget.updates=400",
+    "evaluate.every=10",
+    "record.checkpoint_updates=15",
+    "record.snapshots=1000",
 )
 
 
@@ -47,7 +53,11 @@ class Server:
     """A server in this process, brought to where a run's next leg begins, or a run's first."""
 
     def __init__(
-        self, folder: Path | None, monkeypatch: pytest.MonkeyPatch, *changed: str, keeps: bool = True
+        self,
+        folder: Path | None,
+        monkeypatch: pytest.MonkeyPatch,
+        *changed: str,
+        keeps: bool = True,
     ) -> None:
         module = "actors.horizontal.server_actor"
         monkeypatch.setattr(f"{module}.get", lambda reference, timeout, what: reference)
@@ -87,7 +97,9 @@ def test_a_second_segment_begins_after_the_ledgers_last_update(
     assert (leg.number, leg.time, leg.evaluated) == (2, was["time"], round)
     assert server.actor.status().updates == updates >= round
     spent = server.actor.spent()
-    assert spent.releases == updates + 3, "what is on record, and for each silo one that was under way"
+    assert spent.releases == updates + 3, (
+        "what is on record, and for each silo one that was under way"
+    )
     server.actor.open_wall(was["origin"] + 7.0)
     ((rows, _),) = server.actor.drain()
     (begun,) = rows["leg"].to_pylist()
@@ -95,14 +107,18 @@ def test_a_second_segment_begins_after_the_ledgers_last_update(
     assert begun["gap"] == pytest.approx(7.0)
 
 
-def test_the_first_evaluation_comes_before_the_server_opens(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_evaluation_comes_before_the_server_opens(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     server = Server(None, monkeypatch)
     server.actor.look(True)
     ((rows, _),) = server.actor.drain()
     assert [(row["round"], row["time"]) for row in rows["evaluation"].to_pylist()] == [(0, 0.0)]
 
 
-def test_no_segment_evaluates_what_another_has(killed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_segment_evaluates_what_another_has(
+    killed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     round = Server(killed, monkeypatch).actor.segment_start().evaluated
     server = Server(killed, monkeypatch, f"evaluate.every={round}")
     updates = server.ledger.version

@@ -22,7 +22,9 @@ def service():
 
 @pytest.fixture(params=KINDS)
 def reached(request, service, monkeypatch):
-    with served(request.param, partial(ClientConversation, service.connection), monkeypatch) as made:
+    with served(
+        request.param, partial(ClientConversation, service.connection), monkeypatch
+    ) as made:
         yield made
 
 

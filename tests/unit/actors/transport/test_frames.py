@@ -27,7 +27,9 @@ def same(a, b):
 )  # fmt: skip
 def test_an_upload_arrives_as_it_was_sent(client, step, number, applied, late, is_query, drawn):
     receipt = Receipt("gaussian rows", "system", 0.1, 2.0, 1.0, 64, 60, 0)
-    releases = tuple(Release(p, v, receipt, s, np.arange(p) if p % 2 else None) for p, v, s in drawn)
+    releases = tuple(
+        Release(p, v, receipt, s, np.arange(p) if p % 2 else None) for p, v, s in drawn
+    )
     sent = Upload(client, step, Slopes(np.ones(2, np.float32)), number, releases, is_query)
     how = Activation(number, applied, late, number)
     frame = b"".join(frames.exchange(sent, how, applied))
@@ -41,12 +43,22 @@ def test_an_upload_arrives_as_it_was_sent(client, step, number, applied, late, i
 
 
 @given(
-    *(st.booleans(), st.integers(0, 99), st.integers(0, 2**40), st.none() | st.integers(0, 2**40)),
+    st.booleans(),
+    st.integers(0, 99),
+    st.integers(0, 2**40),
+    st.none() | st.integers(0, 2**40),
     st.integers(0, 2**40),
 )
 def test_an_answer_arrives_as_it_was_sent(over, client, round, promised, version):
     order = Order(
-        client, Slopes(np.ones(2, np.float32)), round, True, False, promised, version=version, asks=over
+        client,
+        Slopes(np.ones(2, np.float32)),
+        round,
+        True,
+        False,
+        promised,
+        version=version,
+        asks=over,
     )
     for answer in (Answer(order, over), Answer(None, over)):
         assert same(frames.read_answer(memoryview(b"".join(frames.answered(answer)))), answer)
@@ -70,11 +82,15 @@ def test_other_bytes_are_the_named_error_or_what_they_say(data):
 
 @pytest.mark.parametrize("rows", [0, 1, 20_000])
 def test_a_promised_size_leaves_room_for_receipts_of_all_rows(rows):
-    """The least body a row can have, an embedding of one number, beside the longest row number in its receipt."""
+    """The least body a row can have, an embedding of one number, beside the longest row number in
+    its receipt.
+    """
     ids = np.arange(2**31 - 1 - rows, 2**31 - 1, dtype=np.int32)
     body = Embeddings(ids, np.ones((rows, 1), np.float32))
     receipt = Receipt("gaussian rows", "system", 0.1, 2.0, 1.0, rows, rows, 0)
     sent = Upload(2**31 - 1, 2**40, body, 0.1, (Release(0, math.nan, receipt, 2**40, ids),))
     size = sum(map(len, frames.exchange(sent, Activation(1.0, 1.25, True, 1.5), 0.1)))
     assert body.wire_bytes < size <= frames.most_bytes([body.wire_bytes, 0])
-    assert rows < 2 or size > frames.OVERHEAD + body.wire_bytes, "control: the body's own bytes would not do"
+    assert rows < 2 or size > frames.OVERHEAD + body.wire_bytes, (
+        "control: the body's own bytes would not do"
+    )

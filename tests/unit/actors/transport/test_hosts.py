@@ -40,7 +40,9 @@ def service(request):
 
 @pytest.fixture(params=KINDS)
 def reached(request, service, monkeypatch):
-    with served(request.param, partial(HostConversation, service, service.separate), monkeypatch) as made:
+    with served(
+        request.param, partial(HostConversation, service, service.separate), monkeypatch
+    ) as made:
         yield made
 
 
@@ -59,7 +61,9 @@ def test_clients_of_a_host_pull_and_hand_in_side_by_side(service, connection):
     ordered = [connection.wake(client) for client in (4, 2)]
     found = [(order.client, order.round, order.body.wire_bytes) for order in ordered]
     assert found == [(4, 8, 32), (2, 8, 32)]
-    assert hasattr(ordered[0].body, "seeds") == service.separate  # else the host has it from the ledger
+    assert (
+        hasattr(ordered[0].body, "seeds") == service.separate
+    )  # else the host has it from the ledger
     assert connection.exchange(upload(2), HOW)
     assert connection.exchange(upload(4), HOW)
     assert service.calls == [(2, HOW), (4, HOW)]
@@ -79,9 +83,14 @@ def test_the_servers_error_is_raised_at_the_host_and_the_connection_stays(servic
 
 @pytest.mark.parametrize(
     ("given", "match"),
-    [(upload(1, size=4), "sent 16 bytes where its order promised 12"), (upload(2), "that nobody ordered")],
+    [
+        (upload(1, size=4), "sent 16 bytes where its order promised 12"),
+        (upload(2), "that nobody ordered"),
+    ],
 )
-def test_a_host_that_breaks_the_protocol_harms_itself_alone(reached, connection, service, given, match):
+def test_a_host_that_breaks_the_protocol_harms_itself_alone(
+    reached, connection, service, given, match
+):
     other = HostConnection(*reached, 2.0, 1)
     connection.wake(1)
     with pytest.raises(TransportError, match=match):
@@ -105,9 +114,13 @@ def test_a_vertical_client_is_refused(reached, connection):
 def test_a_slow_server_is_a_stall_that_names_the_client(service, monkeypatch):
     hold = threading.Event()
     service.wake = lambda client: hold.wait(5) and None
-    with served("socket", partial(HostConversation, service, service.separate), monkeypatch) as made:
+    with served(
+        "socket", partial(HostConversation, service, service.separate), monkeypatch
+    ) as made:
         slow = HostConnection(*made, 0.1, 0)
-        with pytest.raises(Stalled, match=r"waited 0.1 s for the server's answer to client 3; raise resou"):
+        with pytest.raises(
+            Stalled, match=r"waited 0.1 s for the server's answer to client 3; raise resou"
+        ):
             slow.wake(3)
         hold.set()
         with pytest.raises(TransportError):  # a late answer would be taken for this one's

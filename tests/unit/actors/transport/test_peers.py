@@ -13,7 +13,9 @@ from raydpzv.wire.messages import Embeddings, Gradient
 from tests.helpers.transport_service import KINDS, Handle, Lost, TaskActor, ordering
 
 LARGE = 100_000
-"""Rows of a message that does not fit into the system's buffers for a peer that receives nothing."""
+"""Rows of a message that does not fit into the system's buffers for a peer that receives
+nothing.
+"""
 
 
 def order(client, rows=1, promised=None):
@@ -144,7 +146,9 @@ def test_a_late_upload_is_a_stall_that_names_its_client(socket_peers):
     hold = threading.Event()
     to = socket_peers(actor(lambda order: hold.wait(5) and upload(order)))
     task = to.send(0, order_task(order(3)))
-    with pytest.raises(Stalled, match=r"waited 0.5 s for the upload of client 3; raise resources.timeout"):
+    with pytest.raises(
+        Stalled, match=r"waited 0.5 s for the upload of client 3; raise resources.timeout"
+    ):
         to.result(0, task)
     hold.set()
     assert to.result(0, task).client == 3

@@ -23,7 +23,9 @@ def service():
 
 @pytest.fixture
 def server(service):
-    server = TransportServer(partial(ClientConversation, service.connection), "", b"k" * 32, 2.0, peers=2)
+    server = TransportServer(
+        partial(ClientConversation, service.connection), "", b"k" * 32, 2.0, peers=2
+    )
     yield server
     server.close()
 
@@ -71,7 +73,9 @@ def strangers(address, count):
     return found
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="abstract names of sockets are Linux's")
+@pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="abstract names of sockets are Linux's"
+)
 def test_a_flood_of_strangers_takes_a_few_threads_and_no_actors_place(server, service, connection):
     connection.first(0)
     before, opened = threading.active_count(), []
@@ -101,7 +105,9 @@ def test_connections_of_other_users_are_hung_up_on_before_those_of_actors(servic
     monkeypatch.setattr(module, "MOST_STRANGERS", 3)
     users = iter([False, True, True, False, False, True, False, False])
     monkeypatch.setattr(module, "from_another_user", lambda connected: next(users))
-    server = TransportServer(partial(ClientConversation, service.connection), "", b"k" * 32, 2.0, peers=1)
+    server = TransportServer(
+        partial(ClientConversation, service.connection), "", b"k" * 32, 2.0, peers=1
+    )
     idle = []
     for _ in range(8):
         idle += strangers(server.address, 1)
@@ -136,8 +142,12 @@ def many_files():
 
 
 @pytest.mark.parametrize("host", ["", "127.0.0.1"], ids=["unix", "tcp"])
-@pytest.mark.parametrize("promised", [500, 2], ids=["as many as were to come", "more than were to come"])
-def test_500_clients_that_connect_at_once_are_all_served(service, many_files, monkeypatch, host, promised):
+@pytest.mark.parametrize(
+    "promised", [500, 2], ids=["as many as were to come", "more than were to come"]
+)
+def test_500_clients_that_connect_at_once_are_all_served(
+    service, many_files, monkeypatch, host, promised
+):
     monkeypatch.setattr(module, "MOST_STRANGERS", 500)
     server = TransportServer(
         partial(ClientConversation, service.connection), host, b"k" * 32, 20.0, peers=promised

@@ -154,7 +154,9 @@ def test_both_ends_prove_that_they_have_the_secret(listening, wrong):
     secret = b"x" * 32 if wrong == "server" else SECRET
     serving = threading.Thread(target=serve, args=(listener, secret, errors))
     serving.start()
-    dialled = TransportAddress(address.host, address.port, b"y" * 32 if wrong == "client" else SECRET)
+    dialled = TransportAddress(
+        address.host, address.port, b"y" * 32 if wrong == "client" else SECRET
+    )
     if wrong == "neither":
         line = dial(dialled, 5.0)
         line.send(b"hello")
@@ -215,7 +217,8 @@ def test_an_address_without_a_listener_is_named(monkeypatch):
 
     monkeypatch.setattr(module.socket, "create_server", refuse)
     with pytest.raises(
-        TransportError, match=r'cannot listen on .* \(no more addresses\); set resources.lane = "ray"'
+        TransportError,
+        match=r'cannot listen on .* \(no more addresses\); set resources.lane = "ray"',
     ):
         listen("127.0.0.1", SECRET)
 
@@ -238,7 +241,9 @@ def crowded(monkeypatch):
         end.close()
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="abstract names of sockets are Linux's")
+@pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="abstract names of sockets are Linux's"
+)
 def test_a_peer_waits_to_connect_while_too_many_others_wait(crowded):
     listener, address, waiting = crowded
     found: list[bytes] = []
@@ -260,7 +265,9 @@ def test_a_peer_waits_to_connect_while_too_many_others_wait(crowded):
     assert found == [b"hello"]
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="abstract names of sockets are Linux's")
+@pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="abstract names of sockets are Linux's"
+)
 def test_a_peer_waits_no_longer_to_connect_than_a_handshake_may_take(crowded, monkeypatch):
     monkeypatch.setattr(module, "HANDSHAKE_TIMEOUT", 0.1)
     with pytest.raises(TransportError, match="no connection to the Unix socket"):

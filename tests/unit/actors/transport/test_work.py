@@ -21,7 +21,9 @@ SIZES = st.integers(0, 5)
 
 def catch_up(pairs, seeds):
     return CatchUp(
-        np.arange(pairs, dtype=np.uint64), np.ones(pairs, np.float32), np.arange(seeds, dtype=np.uint64)
+        np.arange(pairs, dtype=np.uint64),
+        np.ones(pairs, np.float32),
+        np.arange(seeds, dtype=np.uint64),
     )
 
 
@@ -43,13 +45,17 @@ def plain(message):
 
 
 @given(
-    st.lists(st.tuples(st.integers(0, 99), SIZES, SIZES, st.none() | st.integers(0, 2**40)), max_size=4),
+    st.lists(
+        st.tuples(st.integers(0, 99), SIZES, SIZES, st.none() | st.integers(0, 2**40)), max_size=4
+    ),
     st.booleans(),
 )
 def test_orders_arrive_as_they_were_sent_or_without_history(drawn, lean):
     shared = catch_up(3, 1)
     orders = [
-        Order(client, body, 7, sync=None if missed is None else Sync(missed, 1, 2, bool(missed % 2)))
+        Order(
+            client, body, 7, sync=None if missed is None else Sync(missed, 1, 2, bool(missed % 2))
+        )
         for client, pairs, seeds, missed in drawn
         for body in (catch_up(pairs, seeds), shared)
     ]
@@ -74,7 +80,10 @@ def test_a_body_that_clients_share_travels_and_is_read_once():
 @given(
     st.lists(
         st.tuples(
-            *(st.integers(0, 99), SIZES, NUMBERS, st.booleans()),
+            st.integers(0, 99),
+            SIZES,
+            NUMBERS,
+            st.booleans(),
             st.none() | st.builds(Attempt, SIZES, SIZES, st.lists(SIZES, max_size=3).map(tuple)),
             st.floats(0, 10) | st.just(math.nan),
         ),
@@ -85,7 +94,11 @@ def test_uploads_arrive_as_they_were_sent(drawn):
     receipt = Receipt("gaussian rows", "system", 0.1, 2.0, 1.0, 64, 60, 0)
     sent = [
         Upload(
-            *(client, 3, scalars(count), loss, (Release(0, loss, receipt, 3),) if released else ()),
+            client,
+            3,
+            scalars(count),
+            loss,
+            (Release(0, loss, receipt, 3),) if released else (),
             attempt=attempt,
             cpu=cpu,
         )
@@ -125,7 +138,9 @@ def test_an_error_takes_the_place_of_a_result():
 
 
 def test_an_actor_that_a_host_lost_is_named_at_the_other_end():
-    found = work.read_probed("drift", frame(frames.failed(Lost("the ledger actor was lost", "0a0b"))))
+    found = work.read_probed(
+        "drift", frame(frames.failed(Lost("the ledger actor was lost", "0a0b")))
+    )
     assert isinstance(found, Lost)
     assert (str(found), found.actor) == ("the ledger actor was lost", "0a0b")
 
@@ -133,7 +148,9 @@ def test_an_actor_that_a_host_lost_is_named_at_the_other_end():
 def test_a_frame_that_is_cut_off_is_the_named_error():
     state = work.probed("state", np.ones((1, 3), np.float32))
     whole = {
-        work.read_task: work.work([Order(1, catch_up(2, 1), 1), Order(2, catch_up(1, 1), 1)], lean=False),
+        work.read_task: work.work(
+            [Order(1, catch_up(2, 1), 1), Order(2, catch_up(1, 1), 1)], lean=False
+        ),
         work.read_uploads: work.uploads([Upload(1, 0, scalars(2)), Upload(2, 0, scalars(1))]),
         lambda data: work.read_probed("state", data): state,
     }

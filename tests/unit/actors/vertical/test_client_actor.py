@@ -1,4 +1,6 @@
-"""Where clients on actors start under the wall clock: with their segment, or in the place of a lost actor."""
+"""Where clients on actors start under the wall clock: with their segment, or in the place of a lost
+actor.
+"""
 
 import math
 import time
@@ -83,7 +85,8 @@ def test_clients_that_were_stopped_before_they_began_do_nothing(
     assert began == [1]
 
 
-# The warm-up between actors, and again for an actor that is replaced. Actors' classes are in this process.
+# The warm-up between actors, and again for an actor that is replaced. Actors' classes are in this
+# process.
 
 
 @pytest.fixture
@@ -109,7 +112,10 @@ def test_a_warm_up_leaves_the_actors_parties_and_records_as_they_were() -> None:
     server.open_warm_up(range(4))
     uploads = client.warm_up(Here(server), 60.0, None)
     server.close_warm_up([uploads[m] for m in range(4)])
-    assert before == (server.parameters().tobytes(), [client.parameters(m).tobytes() for m in range(4)])
+    assert before == (
+        server.parameters().tobytes(),
+        [client.parameters(m).tobytes() for m in range(4)],
+    )
     assert server.facts()["ledger"]["updates"] == 0
     assert server.status().uploads == 0
     spent = server.spent()
@@ -136,7 +142,9 @@ def test_a_replaced_actors_warm_up_touches_nothing_of_the_run_that_continues() -
 
 
 @pytest.mark.usefixtures("here")
-def test_a_warm_up_that_fails_in_the_server_ends_for_all_clients(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_warm_up_that_fails_in_the_server_ends_for_all_clients(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def diverge(self: DpzvServer, upload: Upload) -> None:
         raise Diverged("a release must be finite")
 

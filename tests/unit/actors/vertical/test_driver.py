@@ -1,4 +1,6 @@
-"""How a leg of a vertical run under the wall clock begins and ends. Actors' calls are answered here."""
+"""How a leg of a vertical run under the wall clock begins and ends. Actors' calls are answered
+here.
+"""
 
 import dataclasses
 import threading
@@ -22,8 +24,16 @@ from raydpzv.sim.wall import SegmentStart
 from tests.helpers.server_calls import ServerCalls, answer_at_once, log_clock
 
 STEPS = (
-    *("open_warm_up", "bring_segment", "evaluate_wall", "evaluate", "the clock", "open_wall"),
-    *("keep_segment", "run", "stop", "close"),
+    "open_warm_up",
+    "bring_segment",
+    "evaluate_wall",
+    "evaluate",
+    "the clock",
+    "open_wall",
+    "keep_segment",
+    "run",
+    "stop",
+    "close",
 )
 """What is asked of actors in an order that matters, and when the clock starts."""
 HELD = ((0, 2), (1, 3))
@@ -32,7 +42,9 @@ HELD = ((0, 2), (1, 3))
 @pytest.fixture(scope="module")
 def prepared() -> PreparedVertical:
     small = ("data.train_rows=150", "data.test_rows=40", "privacy.mode=none", "clock.kind=wall")
-    return prepare_vertical(scenarios.load("vafl", [*small, "resources.lane=ray", "evaluate.every=20"]))
+    return prepare_vertical(
+        scenarios.load("vafl", [*small, "resources.lane=ray", "evaluate.every=20"])
+    )
 
 
 def run(
@@ -43,14 +55,17 @@ def run(
     monkeypatch: pytest.MonkeyPatch,
     stop: threading.Event | None = None,
 ) -> tuple[ServerCalls, list[ServerCalls], list[str]]:
-    """Let a driver go through a leg in which actors end when the statuses do; return what was asked, and the order."""
+    """Let a driver go through a leg in which actors end when the statuses do; return what was
+    asked, and the order.
+    """
     answer_at_once(monkeypatch, "vertical", len(statuses) - 1)
     monkeypatch.setattr(module._Driver, "_warm_up", lambda self: self._server.open_warm_up.remote())
     log = list[str]()
     log_clock(monkeypatch, log)
     server = ServerCalls("server", log, segment_start=leg, keep_segment="a checkpoint", wanted={})
     clients = [
-        ServerCalls(f"actor {a}", log, run=f"loop {a}", evaluate_wall=f"held out of {a}") for a in range(2)
+        ServerCalls(f"actor {a}", log, run=f"loop {a}", evaluate_wall=f"held out of {a}")
+        for a in range(2)
     ]
     server.statuses = statuses
     actor_set: Any = SimpleNamespace(
@@ -92,9 +107,17 @@ def test_a_segment_begins_where_the_server_says_with_a_checkpoint_and_ends_with_
     assert [holders, ("due", False)] in server.asked("keep_segment"), "and others on the way"
     # the clock starts after the first evaluation, and so does all that may be served
     looks = (
-        [*["actor 0.evaluate_wall", "actor 1.evaluate_wall"] * 2, "server.evaluate"] if number == 1 else []
+        [*["actor 0.evaluate_wall", "actor 1.evaluate_wall"] * 2, "server.evaluate"]
+        if number == 1
+        else []
     )
-    begins = ["server.open_warm_up", "server.bring_segment", *looks, "the clock", "server.open_wall"]
+    begins = [
+        "server.open_warm_up",
+        "server.bring_segment",
+        *looks,
+        "the clock",
+        "server.open_wall",
+    ]
     begins += ["server.keep_segment", "actor 0.run", "actor 1.run"]
     assert order[: len(begins)] == begins
     last = ["server.keep_segment"] if stopped_by == USER else []
@@ -103,9 +126,12 @@ def test_a_segment_begins_where_the_server_says_with_a_checkpoint_and_ends_with_
     assert looked[-1] == "server.evaluate"
     assert server.asked("stop") == [[NOBODY_WAKES]]
     assert (server.asked("keep_segment")[-1] == [holders, ("due", True)]) == (stopped_by == USER)
-    # of a first leg at its start, after 40 updates, and at the end; of a second those at the end alone
+    # of a first leg at its start, after 40 updates, and at the end; of a second those at the end
+    # alone
     assert len(server.asked("evaluate")) == (3 if number == 1 else 1)
-    assert server.asked("evaluate")[-1] == [["held out of 0", "held out of 1"] * 2], "in client order"
+    assert server.asked("evaluate")[-1] == [["held out of 0", "held out of 1"] * 2], (
+        "in client order"
+    )
 
 
 def test_a_wish_to_stop_that_came_before_the_server_opened_is_passed_on_again(

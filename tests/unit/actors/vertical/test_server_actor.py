@@ -1,4 +1,6 @@
-"""A vertical server's leg under the wall clock: where it begins, what its clients get, what its checkpoints hold."""
+"""A vertical server's leg under the wall clock: where it begins, what its clients get, what its
+checkpoints hold.
+"""
 
 import time
 from collections.abc import Callable
@@ -24,8 +26,14 @@ from tests.helpers.actors_here import Here
 from tests.helpers.kills import kill_at
 
 SMALL = (
-    *("data.train_rows=150", "data.test_rows=40", "budget.updates=150", "evaluate.every=40"),
-    *("clock.kind=wall", "arrivals.rate=40", "record.checkpoint_updates=20", "record.flush=1000"),
+    "data.train_rows=150",
+    "data.test_rows=40",
+    "budget.updates=150",
+    "evaluate.every=40",
+    "clock.kind=wall",
+    "arrivals.rate=40",
+    "record.checkpoint_updates=20",
+    "record.flush=1000",
     "privacy.mode=none",
 )
 HELD = ((0, 2), (1, 3))
@@ -34,9 +42,13 @@ HELD = ((0, 2), (1, 3))
 class Server:
     """A server and its clients in this process, brought to where a run's next leg begins."""
 
-    def __init__(self, folder: Path | None, monkeypatch: pytest.MonkeyPatch, *, keeps: bool = True) -> None:
+    def __init__(
+        self, folder: Path | None, monkeypatch: pytest.MonkeyPatch, *, keeps: bool = True
+    ) -> None:
         for module in ("vertical.server_actor", "transport.peers"):
-            monkeypatch.setattr(f"actors.{module}.get", lambda reference, timeout, awaited: reference)
+            monkeypatch.setattr(
+                f"actors.{module}.get", lambda reference, timeout, awaited: reference
+            )
         for module in ("server_actor", "vertical.client_actor"):
             monkeypatch.setattr(f"actors.{module}.claim_device", lambda share: "cpu")
         self.checkpoint = RunFolder.open(folder).checkpoint() if folder else None
@@ -84,7 +96,9 @@ def test_a_second_segment_begins_where_the_checkpoint_is(
             assert order.round == handed[client].round
 
 
-def test_the_first_evaluation_comes_before_the_server_opens(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_evaluation_comes_before_the_server_opens(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     server = Server(None, monkeypatch)
     server.actor.evaluate([server.holders[m].evaluate_wall.remote(m) for m in range(4)])
     ((rows, _),) = server.actor.drain()
@@ -157,7 +171,9 @@ CASES: dict[str, Callable[[Any], Any]] = {"digits_dpzv": vertical, "digits_users
 
 
 @pytest.fixture(params=CASES)
-def made(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, list[np.ndarray]]:
+def made(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Any, list[np.ndarray]]:
     """A server in this process, and the privacy losses of which it asked for ε."""
     asked = []
 
@@ -179,8 +195,12 @@ def made(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> tup
     return CASES[request.param](prepared), asked
 
 
-def test_what_works_out_epsilon_is_imported_before_the_run(made: tuple[Any, list[np.ndarray]]) -> None:
-    """20 MB, and a quarter of a second: the first checkpoint was held up so long, and those after it rarer for it."""
+def test_what_works_out_epsilon_is_imported_before_the_run(
+    made: tuple[Any, list[np.ndarray]],
+) -> None:
+    """20 MB, and a quarter of a second: the first checkpoint was held up so long, and those after
+    it rarer for it.
+    """
     _, ((mu,),) = made
     assert np.isfinite(mu)
     assert mu > 0

@@ -1,4 +1,6 @@
-"""Sums that reach the server masked, or by weights nobody learns, move the model as sums in the open do."""
+"""Sums that reach the server masked, or by weights nobody learns, move the model as sums in the
+open do.
+"""
 
 from collections.abc import Sequence
 from types import SimpleNamespace
@@ -26,7 +28,9 @@ UNIT = 0.5 / (2**16 - 1)
 class Running:
     """A run of a method in one process."""
 
-    def __init__(self, aggregation: str, method: HorizontalMethod[Any] = ULDP_SGD, **settings: Any) -> None:
+    def __init__(
+        self, aggregation: str, method: HorizontalMethod[Any] = ULDP_SGD, **settings: Any
+    ) -> None:
         given = {**SETTINGS, "aggregation": aggregation, **settings}
         self.noise = noise(given["weights"], given.pop("multiplier", 1.0))
         self.config, self.method = method.config(**given), method
@@ -34,7 +38,9 @@ class Running:
         self.uploads: list[Upload] = []
 
     def _server(self) -> Any:
-        held = HorizontalServerParts(parts().sizes, KEY, lambda: START, lambda: None, users=self.noise)  # type: ignore[arg-type, return-value]
+        held = HorizontalServerParts(
+            parts().sizes, KEY, lambda: START, lambda: None, users=self.noise
+        )  # type: ignore[arg-type, return-value]
         return self.method.server(held, self.config)
 
     def _group(self) -> Any:
@@ -75,18 +81,25 @@ def test_private_weights_move_it_as_weights_known_to_all_but_for_rounding(sampli
     plain = Running("plain", multiplier=0.0, sampling=sampling)
     private = Running("private_weights", multiplier=0.0, sampling=sampling)
     start, ours, theirs = START, private.until(1), plain.until(1)
-    # each pair's weighed integers are cut to whole ones where weights are known, dithers are within half a unit each
+    # each pair's weighed integers are cut to whole ones where weights are known, dithers are within
+    # half a unit each
     rounding = 2.0 * UNIT * (USERS * SILOS + SILOS) / (sampling * USERS)
     assert np.abs(ours - theirs).max() < rounding < 0.01 * np.abs(theirs - start).max()
     (first, *_) = private.bodies(PackedSum)
-    assert first.wire_bytes == 2 * 128  # 21 numbers, 14 to a ciphertext of 512 bits: 15 + 1 + 20 of each
+    assert (
+        first.wire_bytes == 2 * 128
+    )  # 21 numbers, 14 to a ciphertext of 512 bits: 15 + 1 + 20 of each
     assert not private.bodies(UserSum)
 
 
-def test_a_silo_weighs_without_looking_at_other_silos_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silo_weighs_without_looking_at_other_silos_counts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     asked: list[int] = []
     pairs = UserParts.pairs
-    monkeypatch.setattr(UserParts, "pairs", lambda held, silo: asked.append(silo) or pairs(held, silo))
+    monkeypatch.setattr(
+        UserParts, "pairs", lambda held, silo: asked.append(silo) or pairs(held, silo)
+    )
     monkeypatch.delattr(UserParts, "counts")
     running = Running("private_weights")
     orders = running.server.first_orders()
@@ -106,7 +119,9 @@ def test_seeded_runs_with_private_weights_repeat_to_the_bit_and_others_do_not() 
 
 
 @pytest.mark.parametrize("aggregation", ["masked", "private_weights"])
-def test_a_silo_that_lost_its_keys_gets_new_ones_and_the_model_is_the_same(aggregation: str) -> None:
+def test_a_silo_that_lost_its_keys_gets_new_ones_and_the_model_is_the_same(
+    aggregation: str,
+) -> None:
     whole, lossy = Running(aggregation), Running(aggregation)
     lossy.until(1)
     del lossy.group._sums.secure._roles[1]
@@ -145,9 +160,13 @@ def complaints(clients: int = 3, **settings: Any) -> str:
 def test_what_does_not_go_together_is_refused() -> None:
     assert complaints(aggregation="private_weights", count_cap=8) == ""
     assert complaints(clients=1) == ""
-    assert 'method.weights: wanted "records"' in complaints(aggregation="private_weights", weights="uniform")
+    assert 'method.weights: wanted "records"' in complaints(
+        aggregation="private_weights", weights="uniform"
+    )
     assert "split.clients: wanted at least 2" in complaints(clients=1, aggregation="masked")
-    with pytest.raises(SpecError, match=r"method\.count_cap: wanted .* the largest that fits is \d+$"):
+    with pytest.raises(
+        SpecError, match=r"method\.count_cap: wanted .* the largest that fits is \d+$"
+    ):
         Running("private_weights", count_cap=None)
     with pytest.raises(SpecError, match=r"method\.count_cap = 500 does not fit a key of 512 bits"):
         Running("private_weights", count_cap=500)

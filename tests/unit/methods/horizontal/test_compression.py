@@ -81,7 +81,9 @@ def nearest(update: np.ndarray) -> np.ndarray:
 
 
 def excess(update: np.ndarray, decoded_draws: list[np.ndarray]) -> float:
-    """Squared error of the draws' mean over what independent unbiased rounding gives: 1 if that is what it is."""
+    """Squared error of the draws' mean over what independent unbiased rounding gives: 1 if that is
+    what it is.
+    """
     step = float(np.abs(update).max()) / 127
     fraction = np.mod(update.astype(np.float64) / step, 1)
     expected = step**2 * (fraction * (1 - fraction)).sum() / len(decoded_draws)
@@ -118,7 +120,9 @@ def test_quantisation_depends_on_key_client_and_round_alone() -> None:
     first = QUANTISED.encode(update, 1, 2).encode()
     assert QUANTISED.encode(update, 1, 2).encode() == first
     others = [(QUANTISED, 1, 3), (QUANTISED, 2, 2), (QUANTISED, 2, 1), (Quantised(Key(4)), 1, 2)]
-    assert all(codec.encode(update, client, round).encode() != first for codec, client, round in others)
+    assert all(
+        codec.encode(update, client, round).encode() != first for codec, client, round in others
+    )
 
 
 @pytest.mark.parametrize("size", [1, 9, 128, 1000])

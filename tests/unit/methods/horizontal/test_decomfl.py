@@ -18,7 +18,8 @@ from raydpzv.wire.seeds import Scalars, SeededScalars, Tail
 from tests.helpers import seed_parties as toy
 from tests.helpers.decomfl_uploads import Scribe, answer
 
-# --- seeds -----------------------------------------------------------------------------------------------------
+# --- seeds
+# -----------------------------------------------------------------------------------------------------
 
 
 def test_no_two_seeds_of_a_run_are_alike() -> None:
@@ -33,12 +34,15 @@ def test_no_two_seeds_of_a_run_are_alike() -> None:
     assert np.array_equal(round_seeds(how, 2), round_seeds(how, 2))
 
 
-# --- rounds ----------------------------------------------------------------------------------------------------
+# --- rounds
+# ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("by_rows", [False, True])
 def test_a_round_is_the_cohorts_mean_with_the_rounds_step_size(by_rows: bool) -> None:
-    how = toy.settings(local_steps=2, lr=Schedule(0.1, ((3, 0.01),)), perturbations=Schedule(2, ((2, 3),)))
+    how = toy.settings(
+        local_steps=2, lr=Schedule(0.1, ((3, 0.01),)), perturbations=Schedule(2, ((2, 3),))
+    )
     weights = np.array([1.0, 5.0, 2.0, 9.0, 4.0, 3.0]) if by_rows else None
     ledger = toy.ledger(how)
     server = toy.server(ledger, how, weights=weights)
@@ -70,7 +74,8 @@ def test_the_order_in_which_uploads_come_moves_no_bits() -> None:
         for _ in range(3):
             values = np.float32([1e30, 1.0, 3.3, -1e30, 1e-3, 7.7])
             uploads = [
-                Upload(o.client, 0, Scalars(np.full((1, 2), values[o.client], np.float32))) for o in orders
+                Upload(o.client, 0, Scalars(np.full((1, 2), values[o.client], np.float32)))
+                for o in orders
             ]
             orders = [o for u in turn(uploads) for o in server.receive(u)]
         digests.add(ledger.digest)
@@ -89,7 +94,9 @@ def test_uploads_that_do_not_belong_to_the_round_are_refused() -> None:
             server.receive(first._replace(client=client))
     server.receive(uploads[1])
     with pytest.raises(TypeError, match="cannot serve Tail"):
-        server.receive(uploads[2]._replace(body=Tail(np.zeros(0, np.uint64), np.zeros(0, np.float32))))
+        server.receive(
+            uploads[2]._replace(body=Tail(np.zeros(0, np.uint64), np.zeros(0, np.float32)))
+        )
     assert ledger.version == 0
 
 
@@ -125,7 +132,8 @@ def test_the_mean_is_taken_before_it_is_rounded() -> None:
     assert ledger.since(0).scalar.tolist() == [np.float32(1 / 3)]
 
 
-# --- asynchronous ----------------------------------------------------------------------------------------------
+# --- asynchronous
+# ----------------------------------------------------------------------------------------------
 
 
 def test_an_update_tells_whose_it_is_and_what_it_read() -> None:
@@ -162,11 +170,14 @@ def test_an_upload_without_a_pull_is_refused() -> None:
         server.receive(Upload(1, 0, Scalars(np.zeros((1, 2), np.float32))))
 
 
-# --- who keeps the last round ----------------------------------------------------------------------------------
+# --- who keeps the last round
+# ----------------------------------------------------------------------------------
 
 
 def test_clients_that_keep_their_last_round_are_asked_for_it_which_costs_bytes_and_time() -> None:
-    """A.2: called upon, a client sends 8 bytes and waits for what it lacks; the updates are those of Algorithm 1."""
+    """A.2: called upon, a client sends 8 bytes and waits for what it lacks; the updates are those
+    of Algorithm 1.
+    """
     small = [
         "data.train_rows=60",
         "model.hidden=[4]",
@@ -176,21 +187,28 @@ def test_clients_that_keep_their_last_round_are_asked_for_it_which_costs_bytes_a
     ]
     link = ["method.perturbations=2", "evaluate.every=5", "network.latency=0.25", "network.up=64"]
     told, asked = (
-        raydpzv.run(raydpzv.load("digits_decomfl", [*small, *link, f"method.last_round={who}"])).summary
+        raydpzv.run(
+            raydpzv.load("digits_decomfl", [*small, *link, f"method.last_round={who}"])
+        ).summary
         for who in ("server", "clients")
     )
     assert asked["ledger"]["digest"] == told["ledger"]["digest"]
     assert asked["bytes_down"] == told["bytes_down"]
     # a run's last round is asked for no more: five rounds
     assert asked["bytes_up"] - told["bytes_up"] == 5 * 3 * 8
-    assert asked["simulated_seconds"] - told["simulated_seconds"] == pytest.approx(5 * (0.25 + 0.25 + 8 / 64))
+    assert asked["simulated_seconds"] - told["simulated_seconds"] == pytest.approx(
+        5 * (0.25 + 0.25 + 8 / 64)
+    )
 
 
-# --- numbers on the wire -----------------------------------------------------------------------------------
+# --- numbers on the wire
+# -----------------------------------------------------------------------------------
 
 
 def test_the_communication_vector_counts_numbers_both_ways_per_client() -> None:
-    """All M clients in all R rounds: KP up, K new seeds and, but in the first round, K seeds and KP scalars down."""
+    """All M clients in all R rounds: KP up, K new seeds and, but in the first round, K seeds and KP
+    scalars down.
+    """
     small = [
         "data.train_rows=60",
         "model.hidden=[4]",
@@ -212,7 +230,8 @@ def test_the_communication_vector_counts_numbers_both_ways_per_client() -> None:
     assert coded.summary["bytes_up"] < 0.3 * weights.summary["bytes_up"]
 
 
-# --- settings --------------------------------------------------------------------------------------------------
+# --- settings
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -225,7 +244,10 @@ def test_the_communication_vector_counts_numbers_both_ways_per_client() -> None:
         (("epoch=5",), "epoch"),
         (("beta2=0.9",), "beta2"),
         (("optimizer=signsgd", "v0=0.1"), "v0"),
-        (("optimizer=adam", "replicas=per_client", "revert=add_back"), "momentum, method.optimizer"),
+        (
+            ("optimizer=adam", "replicas=per_client", "revert=add_back"),
+            "momentum, method.optimizer",
+        ),
     ],
 )
 def test_settings_of_another_optimizer_are_refused(wrong: tuple[str, ...], field: str) -> None:
@@ -233,21 +255,27 @@ def test_settings_of_another_optimizer_are_refused(wrong: tuple[str, ...], field
         raydpzv.load("digits_decomfl", [f"method.{item}" for item in wrong])
     assert "\n" not in str(error.value)
     raydpzv.load("digits_decomfl", ["method.optimizer=svrg", "method.epoch=5"])
-    raydpzv.load("digits_decomfl", ["method.optimizer=adam", "method.momentum=0.9", "method.beta2=0.9"])
+    raydpzv.load(
+        "digits_decomfl", ["method.optimizer=adam", "method.momentum=0.9", "method.beta2=0.9"]
+    )
 
 
-# The clients: the rows they draw, how they revert, and that neither threads nor executors move a bit.
+# The clients: the rows they draw, how they revert, and that neither threads nor executors move a
+# bit.
 
 NO_SEEDS, NO_SCALARS = np.zeros(0, np.uint64), np.zeros(0, np.float32)
 
 
-# --- rows ------------------------------------------------------------------------------------------------------
+# --- rows
+# ------------------------------------------------------------------------------------------------------
 
 
 def test_a_batch_is_drawn_from_the_clients_own_rows_at_its_address() -> None:
     parts = toy.parts()
     client = int(np.argmax(parts.sizes))
-    draws = {(r, k): batch_rows(parts, toy.KEY, client, r, k, 5) for r in range(1, 40) for k in range(3)}
+    draws = {
+        (r, k): batch_rows(parts, toy.KEY, client, r, k, 5) for r in range(1, 40) for k in range(3)
+    }
     assert all(
         len(set(d.tolist())) == 5 and set(d.tolist()) <= set(parts.rows(client).tolist())
         for d in draws.values()
@@ -256,7 +284,9 @@ def test_a_batch_is_drawn_from_the_clients_own_rows_at_its_address() -> None:
     chosen = address.generator().choice(int(parts.sizes[client]), 5, replace=False)
     assert np.array_equal(draws[7, 2], parts.rows(client)[chosen])
     assert len({tuple(sorted(d.tolist())) for d in draws.values()}) > 100
-    counts = np.bincount(np.concatenate(list(draws.values())), minlength=toy.ROWS)[parts.rows(client)]
+    counts = np.bincount(np.concatenate(list(draws.values())), minlength=toy.ROWS)[
+        parts.rows(client)
+    ]
     assert counts.min() > 0.4 * counts.mean()
 
 
@@ -269,12 +299,15 @@ def test_a_client_with_fewer_rows_uses_all_of_them() -> None:
     assert len(batch_rows(parts, toy.KEY, client, 1, 0, size - 1)) == size - 1
 
 
-# --- many clients ----------------------------------------------------------------------------------------------
+# --- many clients
+# ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("local_steps", [1, 2])
 @pytest.mark.parametrize("estimate", ["forward", "projection"])
-def test_neither_threads_nor_company_nor_executors_move_bits(local_steps: int, estimate: Any) -> None:
+def test_neither_threads_nor_company_nor_executors_move_bits(
+    local_steps: int, estimate: Any
+) -> None:
     how = toy.settings(local_steps=local_steps, estimate=estimate, perturbations=Schedule(3))
     ledger = toy.ledger(how)
     server = toy.server(ledger, how, cohort=5)
@@ -294,7 +327,9 @@ def test_neither_threads_nor_company_nor_executors_move_bits(local_steps: int, e
         }
         one_by_one = {o.client: alone.process([o])[0] for o in orders}
         for found in (spread, one_by_one):
-            assert [(c, toy.bits(found[c].body.values), found[c].loss) for c, _, _ in expected] == expected
+            assert [
+                (c, toy.bits(found[c].body.values), found[c].loss) for c, _, _ in expected
+            ] == expected
 
 
 def test_orders_of_several_versions_are_done_each_at_its_own() -> None:
@@ -305,7 +340,9 @@ def test_orders_of_several_versions_are_done_each_at_its_own() -> None:
     for client in (0, 1, 2, 3):
         server.wake(5)
         pulled = [server.wake(client)]
-        (mine,) = toy.shared(ledger, how).process([Order(5, Tail(NO_SEEDS, NO_SCALARS), ledger.version + 1)])
+        (mine,) = toy.shared(ledger, how).process(
+            [Order(5, Tail(NO_SEEDS, NO_SCALARS), ledger.version + 1)]
+        )
         orders += pulled
         expected += toy.shared(ledger, how).process(pulled)
         server.receive(mine)
@@ -322,17 +359,24 @@ def test_evaluating_brings_the_replica_there_and_changes_no_client() -> None:
     for _ in toy.rounds(toy.server(ledger, how, cohort=6), client_group, 3):
         pass
     metrics = client_group.evaluate(3, toy.X, toy.Y)
-    assert metrics == toy.objective().evaluate(torch.from_numpy(client_group.state(3)[0]), toy.X, toy.Y)
+    assert metrics == toy.objective().evaluate(
+        torch.from_numpy(client_group.state(3)[0]), toy.X, toy.Y
+    )
     assert metrics != toy.objective().evaluate(toy.initial(), toy.X, toy.Y)
 
 
-# --- add back --------------------------------------------------------------------------------------------------
+# --- add back
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("local_steps", [1, 3])
 def test_adding_back_agrees_up_to_rounding_and_no_further(local_steps: int) -> None:
-    """Eq. (10): the local steps are undone within the next catch-up; float32 sums do not return exactly."""
-    how = toy.settings(local_steps=local_steps, perturbations=Schedule(2, ((4, 3),)), lr=Schedule(0.05))
+    """Eq. (10): the local steps are undone within the next catch-up; float32 sums do not return
+    exactly.
+    """
+    how = toy.settings(
+        local_steps=local_steps, perturbations=Schedule(2, ((4, 3),)), lr=Schedule(0.05)
+    )
     ledger = toy.ledger(how)
     exact, added = toy.separate(ledger, how), toy.separate(ledger, how, revert="add_back")
     server = toy.server(ledger, how)

@@ -34,7 +34,9 @@ def order(how: Any, client: int = 1, round: int = 1) -> Order:
 
 def directions(how: Any, round: int) -> np.ndarray:
     """The seeds of a round's directions, uint64 [K, P]."""
-    return np.array([toy.directions(seed, how.width(round)) for seed in round_seeds(how, round).tolist()])
+    return np.array(
+        [toy.directions(seed, how.width(round)) for seed in round_seeds(how, round).tolist()]
+    )
 
 
 def local(how: Any, make: Callable[[], nn.Module] = toy.two_layers) -> LocalSteps:
@@ -67,15 +69,22 @@ def rows_of(how: Any, client: int, round: int, step: int) -> np.ndarray:
 
 @pytest.mark.parametrize("law", LAWS)
 def test_estimates_are_the_papers_formulas(law: Law) -> None:
-    """(f(x+μz) - f(x)) / μ, (f(x+μz) - f(x-μz)) / 2μ, <∇f, z>, in float64; the perturbed point is float32."""
+    """(f(x+μz) - f(x)) / μ, (f(x+μz) - f(x-μz)) / 2μ, <∇f, z>, in float64; the perturbed point is
+    float32.
+    """
     for estimate in ("forward", "central", "projection"):
-        how = toy.settings(law=law, perturbations=Schedule(4), smoothing=MU, estimate=estimate, batch=7)
+        how = toy.settings(
+            law=law, perturbations=Schedule(4), smoothing=MU, estimate=estimate, batch=7
+        )
         upload = work(how, order(how))
         x, rows = toy.initial().numpy(), rows_of(how, 1, 1, 0)
         base, gradient = double(x, rows)
         for p, seed in enumerate(directions(how, 1)[0].tolist()):
             z = Direction(seed, toy.D, law).values()
-            plus, minus = double(x + np.float32(MU) * z, rows)[0], double(x - np.float32(MU) * z, rows)[0]
+            plus, minus = (
+                double(x + np.float32(MU) * z, rows)[0],
+                double(x - np.float32(MU) * z, rows)[0],
+            )
             slope = {
                 "forward": (plus - base) / MU,
                 "central": (plus - minus) / (2 * MU),
@@ -83,7 +92,9 @@ def test_estimates_are_the_papers_formulas(law: Law) -> None:
             }
             found = float(upload.body.values[0, p])
             # float32 scores: a loss is good to some 1e-7, and the differences divide that by μ
-            assert found == pytest.approx(slope[estimate], abs=1e-5 if estimate == "projection" else 1e-3)
+            assert found == pytest.approx(
+                slope[estimate], abs=1e-5 if estimate == "projection" else 1e-3
+            )
             others = [abs(value - found) for name, value in slope.items() if name != estimate]
             assert max(others) > 1e-5
         assert upload.loss == pytest.approx(base, abs=1e-4)
@@ -93,7 +104,9 @@ def test_the_forward_estimate_has_the_closed_form_of_a_regression() -> None:
     how = toy.settings(perturbations=Schedule(3), smoothing=0.1, batch=9)
     objective = toy.objective(toy.softmax_regression)
     x = objective.initial(toy.KEY)
-    upload = LocalSteps([objective], toy.parts(), how).work([order(how)], Replica(x.clone(), how.rule))[0]
+    upload = LocalSteps([objective], toy.parts(), how).work(
+        [order(how)], Replica(x.clone(), how.rule)
+    )[0]
     rows, flat = rows_of(how, 1, 1, 0), x.double().numpy()
     for p, seed in enumerate(directions(how, 1)[0].tolist()):
         z = Direction(seed, objective.size).values().astype(np.float64)
@@ -102,7 +115,9 @@ def test_the_forward_estimate_has_the_closed_form_of_a_regression() -> None:
 
 
 def test_many_perturbations_average_to_the_gradient() -> None:
-    """E[<∇f, z> z] = ∇f; with P directions the mean's squared error is about (d + 1)|∇f|² / P. Not so without z."""
+    """E[<∇f, z> z] = ∇f; with P directions the mean's squared error is about (d + 1)|∇f|² / P. Not
+    so without z.
+    """
     how = toy.settings(perturbations=Schedule(1024), estimate="central", batch=1000)
     upload = work(how, order(how))
     replica = toy.replica(how)
@@ -119,7 +134,9 @@ def test_many_perturbations_average_to_the_gradient() -> None:
 @pytest.mark.parametrize("momentum", [0.0, 0.6])
 @pytest.mark.parametrize("estimate", ["forward", "central", "projection"])
 def test_local_steps_are_algorithm_4_and_leave_no_trace(momentum: float, estimate: Any) -> None:
-    """Each scalar at the model that the client's own earlier scalars led to: x <- x - η m, m <- βm + (1-β) mean g z."""
+    """Each scalar at the model that the client's own earlier scalars led to: x <- x - η m, m <- βm
+    + (1-β) mean g z.
+    """
     how = toy.settings(
         momentum=momentum,
         local_steps=4,
@@ -155,22 +172,32 @@ def test_local_steps_are_algorithm_4_and_leave_no_trace(momentum: float, estimat
         if estimate == "projection":
             expected = z @ gradient
         else:
-            expected = (plus - base) / shift if estimate == "forward" else (plus - minus) / (2 * shift)
+            expected = (
+                (plus - base) / shift if estimate == "forward" else (plus - minus) / (2 * shift)
+            )
         assert np.abs(found - expected).max() < 3e-3
         if k:
-            assert np.abs(found - z @ double(before[0], rows)[1]).max() > 0.02  # not at the model it began at
+            assert (
+                np.abs(found - z @ double(before[0], rows)[1]).max() > 0.02
+            )  # not at the model it began at
         v = momentum * v + (1 - momentum) * (found[:, None] * z).mean(0)
         x = x - 0.3 * v
 
 
 def test_zo_svrg_sends_differences_to_the_first_model_of_its_epoch() -> None:
-    """Liu et al. 2018b, Algorithm 2: an epoch's first round asks all clients about all their rows and moves nothing.
+    """Liu et al. 2018b, Algorithm 2: an epoch's first round asks all clients about all their rows
+    and moves nothing.
 
     The other rounds send z·(∇f(x) - ∇f(w̃)) on one batch, and at x = w̃ nothing but zeros.
     """
     rule = Rule(optimizer="svrg", epoch=4)
     how = toy.settings(
-        rule=rule, local_steps=2, perturbations=Schedule(2), lr=Schedule(0.3), estimate="projection", batch=6
+        rule=rule,
+        local_steps=2,
+        perturbations=Schedule(2),
+        lr=Schedule(0.3),
+        estimate="projection",
+        batch=6,
     )
     ledger = toy.ledger(how)
     server, client_group = toy.server(ledger, how, cohort=3), toy.shared(ledger, how)
@@ -180,9 +207,16 @@ def test_zo_svrg_sends_differences_to_the_first_model_of_its_epoch() -> None:
         cohort = [o.client for o in orders]
         assert cohort == list(range(toy.CLIENTS)) if anchors else len(cohort) == 3
         for order, upload in zip(orders, uploads, strict=True):
-            rows = toy.parts().rows(order.client).copy() if anchors else rows_of(how, order.client, round, 0)
+            rows = (
+                toy.parts().rows(order.client).copy()
+                if anchors
+                else rows_of(how, order.client, round, 0)
+            )
             z = np.stack(
-                [Direction(int(s), toy.D).values().astype(np.float64) for s in directions(how, round)[0]]
+                [
+                    Direction(int(s), toy.D).values().astype(np.float64)
+                    for s in directions(how, round)[0]
+                ]
             )
             expected = z @ double(models[-1], rows)[1]
             if not anchors:

@@ -20,13 +20,16 @@ from tests.helpers.decomfl_uploads import Scribe, answer
 PULLS = (None, 1, 3, 10)
 
 
-# --- bytes -----------------------------------------------------------------------------------------------------
+# --- bytes
+# -----------------------------------------------------------------------------------------------------
 
 
 def expected_down(
     how: Any, cohorts: Cohorts, count: int, pull_after: int | None, state: int
 ) -> dict[int, list[tuple[int, bool]]]:
-    """Bytes down and whether it pulled, per client of each round, from the participation pattern alone."""
+    """Bytes down and whether it pulled, per client of each round, from the participation pattern
+    alone.
+    """
     seen: dict[int, int] = {}
     found = {}
     for round in range(1, count + 1):
@@ -44,11 +47,15 @@ def expected_down(
 @pytest.mark.parametrize("pull_after", PULLS)
 @pytest.mark.parametrize("momentum", [0.0, 0.5])
 @pytest.mark.parametrize("local_steps", [1, 3])
-def test_bytes_follow_from_who_took_part(pull_after: int | None, momentum: float, local_steps: int) -> None:
+def test_bytes_follow_from_who_took_part(
+    pull_after: int | None, momentum: float, local_steps: int
+) -> None:
     how = toy.settings(
         momentum=momentum, local_steps=local_steps, perturbations=Schedule(4, ((5, 12), (20, 2)))
     )
-    server = toy.server(toy.ledger(how), how, cohort=2, model=pull_after is not None, pull_after=pull_after)
+    server = toy.server(
+        toy.ledger(how), how, cohort=2, model=pull_after is not None, pull_after=pull_after
+    )
     state = 4 * toy.D * (2 if momentum else 1)
     down = expected_down(how, Cohorts(toy.CLIENTS, 2, toy.KEY), 40, pull_after, state)
     pulled = 0
@@ -59,7 +66,10 @@ def test_bytes_follow_from_who_took_part(pull_after: int | None, momentum: float
             assert len(upload.body.encode()) == 4 * how.pairs(round) == order.upload_bytes
             assert order.sync.read == round - 1
             got = 0 if order.sync.pulled else order.body.missed_scalars.size
-            assert (order.sync.pairs, isinstance(order.body, PulledModel)) == (got, order.sync.pulled)
+            assert (order.sync.pairs, isinstance(order.body, PulledModel)) == (
+                got,
+                order.sync.pulled,
+            )
             pulled += order.sync.pulled
     assert (pulled > 0) == (pull_after is not None)
 
@@ -79,9 +89,11 @@ def test_all_take_part_in_every_round_in_closed_form() -> None:
     ("clients", "cohort", "steps", "width"), [(6, 2, 1, 4), (12, 3, 2, 5), (40, 4, 3, 2)]
 )
 def test_table_1_is_what_is_metered(clients: int, cohort: int, steps: int, width: int) -> None:
-    """DeComFL's Table 1, numbers a round: up mKP; down 2MKP on average, the seed of each scalar counted.
+    """DeComFL's Table 1, numbers a round: up mKP; down 2MKP on average, the seed of each scalar
+    counted.
 
-    Ours down: MK(P + 1), a step's one seed, and the mK new ones. What is still to be fetched at the end is left out.
+    Ours down: MK(P + 1), a step's one seed, and the mK new ones. What is still to be fetched at the
+    end is left out.
     """
     how, rounds = toy.settings(local_steps=steps, perturbations=Schedule(width)), 400
     server = toy.server(toy.ledger(how), how, clients=clients, cohort=cohort)
@@ -107,7 +119,9 @@ def test_an_agent_that_is_its_own_server_pays_nothing() -> None:
     client_group = toy.shared(ledger, how, clients=1)
     for orders, uploads in toy.rounds(server, client_group, 4):
         assert isinstance(orders[0].body, AgentSeeds)
-        assert orders[0].body.wire_bytes == uploads[0].body.wire_bytes == orders[0].upload_bytes == 0
+        assert (
+            orders[0].body.wire_bytes == uploads[0].body.wire_bytes == orders[0].upload_bytes == 0
+        )
     slow = toy.SlowModel(how)
     for seeds, scalars, _ in ledger.since(0).steps():
         slow.update(seeds[:1], scalars[None])
@@ -121,19 +135,26 @@ def test_asynchronous_bytes_follow_from_who_woke(pull_after: int | None, momentu
     server = toy.pull_server(toy.ledger(how), how, pull_after=pull_after)
     state = 4 * toy.D * (2 if momentum else 1)
     seen, pulled = dict.fromkeys(range(toy.CLIENTS), 0), 0
-    turns = (toy.KEY / "turns").generator().choice(toy.CLIENTS, 80, p=[0.4, 0.3, 0.2, 0.06, 0.03, 0.01])
+    turns = (
+        (toy.KEY / "turns").generator().choice(toy.CLIENTS, 80, p=[0.4, 0.3, 0.2, 0.06, 0.03, 0.01])
+    )
     for version, client in enumerate(turns.tolist()):
         order = server.wake(client)
         lacks = (8 + 4 * 4) * (version - seen[client])
         pulls = pull_after is not None and version - seen[client] > pull_after and state < lacks
         assert order.body.wire_bytes == len(order.body.encode()) == (state if pulls else lacks)
-        assert (order.sync.pulled, order.upload_bytes, order.round) == (pulls, 8 + 4 * 4, version + 1)
+        assert (order.sync.pulled, order.upload_bytes, order.round) == (
+            pulls,
+            8 + 4 * 4,
+            version + 1,
+        )
         seen[client], pulled = version, pulled + pulls
         answer(server, how, client, version)
     assert (pulled > 0) == (pull_after is not None)
 
 
-# --- trimming and pulls ----------------------------------------------------------------------------------------
+# --- trimming and pulls
+# ----------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -149,7 +170,9 @@ def no_recall(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("pull_after", PULLS)
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.usefixtures("no_recall")
-def test_trimming_leaves_what_rounds_need(tmp_path: Path, pull_after: int | None, seed: int) -> None:
+def test_trimming_leaves_what_rounds_need(
+    tmp_path: Path, pull_after: int | None, seed: int
+) -> None:
     how = replace(toy.settings(), key=Key(seed))
     ledger = toy.ledger(how, tmp_path / "ledger")
     model = toy.replica(how) if pull_after else None
@@ -168,7 +191,9 @@ def test_trimming_leaves_what_rounds_need(tmp_path: Path, pull_after: int | None
 
 @pytest.mark.parametrize("pull_after", PULLS)
 @pytest.mark.usefixtures("no_recall")
-def test_trimming_leaves_what_asynchronous_clients_need(tmp_path: Path, pull_after: int | None) -> None:
+def test_trimming_leaves_what_asynchronous_clients_need(
+    tmp_path: Path, pull_after: int | None
+) -> None:
     how = toy.settings()
     ledger = toy.ledger(how, tmp_path / "ledger")
     server = toy.pull_server(ledger, how, clients=8, pull_after=pull_after)
@@ -208,7 +233,9 @@ def test_one_sleeper_keeps_all_that_it_lacks(tmp_path: Path) -> None:
 
 
 def test_a_ledger_without_a_log_is_not_trimmed() -> None:
-    """Who lags behind every client, such as a host's replica or whoever evaluates, has no other source."""
+    """Who lags behind every client, such as a host's replica or whoever evaluates, has no other
+    source.
+    """
     how = toy.settings()
     ledger = toy.ledger(how)
     server = toy.pull_server(ledger, how, clients=1)
@@ -248,7 +275,8 @@ def test_a_catch_up_hands_out_views_that_stay_as_they_are(tmp_path: Path) -> Non
     assert all(body.encode() == before for body, before in kept)
 
 
-# --- resuming --------------------------------------------------------------------------------------------------
+# --- resuming
+# --------------------------------------------------------------------------------------------------
 
 
 def same_order(a: Order, b: Order) -> bool:
@@ -258,7 +286,9 @@ def same_order(a: Order, b: Order) -> bool:
 
 @pytest.mark.parametrize("pull_after", [None, 2])
 @pytest.mark.parametrize("at", [0, 1, 7, 64, 70])
-def test_a_server_that_resumes_sends_the_same_orders(tmp_path: Path, pull_after: int | None, at: int) -> None:
+def test_a_server_that_resumes_sends_the_same_orders(
+    tmp_path: Path, pull_after: int | None, at: int
+) -> None:
     how = toy.settings(perturbations=Schedule(3))
 
     def make(ledger: Ledger) -> DecomflServer:
@@ -275,10 +305,16 @@ def test_a_server_that_resumes_sends_the_same_orders(tmp_path: Path, pull_after:
     ledger = copy(at)
     server = make(ledger)
     server.restore(at, None)
-    for expected, (orders, _) in zip(sent[at:], toy.rounds(server, Scribe(how), 80 - at), strict=True):
+    for expected, (orders, _) in zip(
+        sent[at:], toy.rounds(server, Scribe(how), 80 - at), strict=True
+    ):
         assert all(same_order(a, b) for a, b in zip(expected, orders, strict=True))
     assert ledger.digest == whole.digest
-    forgetful = make(copy(at))  # the control: who forgets that clients had synced sends them too much
+    forgetful = make(
+        copy(at)
+    )  # the control: who forgets that clients had synced sends them too much
     forgetful._round = at
     if at > 60 and pull_after is None:
-        assert any(not same_order(a, b) for a, b in zip(sent[at], forgetful.first_orders(), strict=True))
+        assert any(
+            not same_order(a, b) for a, b in zip(sent[at], forgetful.first_orders(), strict=True)
+        )

@@ -1,4 +1,6 @@
-"""Silos that stay away from rounds: who is drawn, and what that does to sums, noise, keys and the account."""
+"""Silos that stay away from rounds: who is drawn, and what that does to sums, noise, keys and the
+account.
+"""
 
 import math
 from typing import Any
@@ -36,11 +38,15 @@ def test_each_silo_takes_part_by_a_coin_of_its_own_and_some_always() -> None:
 
 
 def took_part(running: Running, kind: type) -> list[Attempt]:
-    return [u.attempt for u in running.uploads if isinstance(u.body, kind) and u.attempt is not None]
+    return [
+        u.attempt for u in running.uploads if isinstance(u.body, kind) and u.attempt is not None
+    ]
 
 
 @pytest.mark.parametrize("settings", [{"weights": "uniform", "count_cap": None}, {"sampling": 0.6}])
-def test_masked_sums_of_those_who_are_there_move_the_model_by_the_same_bits(settings: dict[str, Any]) -> None:
+def test_masked_sums_of_those_who_are_there_move_the_model_by_the_same_bits(
+    settings: dict[str, Any],
+) -> None:
     plain, masked = (Running(how, **ABSENT, **settings) for how in ("plain", "masked"))
     assert plain.until(6).tobytes() == masked.until(6).tobytes()
     sizes = {len(attempt.silos) for attempt in took_part(plain, UserSum)}
@@ -58,18 +64,25 @@ def test_who_takes_part_shares_the_noise_of_a_whole_release(aggregation: str) ->
             rounds[upload.step] = rounds.get(upload.step, 0.0) + release.receipt.sigma**2
     moved = MOVED + (np.sqrt(SIZE) if aggregation == "private_weights" else 0)
     assert list(rounds.values()) == pytest.approx([(1.5 * moved) ** 2] * 4)
-    fewer = [u for u in running.uploads if u.attempt and len(u.attempt.silos) < SILOS and u.releases]
-    short = sum(r.receipt.sigma**2 for u in fewer[:2] for r in u.releases) * 2 / SILOS  # shares for S, of 2
+    fewer = [
+        u for u in running.uploads if u.attempt and len(u.attempt.silos) < SILOS and u.releases
+    ]
+    short = (
+        sum(r.receipt.sigma**2 for u in fewer[:2] for r in u.releases) * 2 / SILOS
+    )  # shares for S, of 2
     assert short < 0.7 * (1.5 * moved) ** 2
 
 
 @pytest.mark.parametrize("sampling", [1.0, 0.6])
-def test_private_weights_without_some_silos_open_the_plain_sum_of_the_others(sampling: float) -> None:
+def test_private_weights_without_some_silos_open_the_plain_sum_of_the_others(
+    sampling: float,
+) -> None:
     given = {"multiplier": 0.0, "sampling": sampling, **ABSENT}
     plain, private = Running("plain", **given), Running("private_weights", **given)
     ours, theirs = private.until(2), plain.until(2)
     assert min(len(attempt.silos) for attempt in took_part(private, PackedSum)) == 2
-    # each pair's weighed integers are cut to whole ones where weights are known, dithers are within half a unit each
+    # each pair's weighed integers are cut to whole ones where weights are known, dithers are within
+    # half a unit each
     rounding = 2 * 2.0 * UNIT * (USERS * SILOS + SILOS) / (sampling * USERS)
     assert np.abs(ours - theirs).max() < rounding
     everybody = Running("plain", **{**given, "availability": 1.0}).until(2)
@@ -108,7 +121,9 @@ class _Given:
         self._attempts = attempts
 
     def draw(self, round: int) -> np.ndarray:
-        at = self._attempts.get(round, Attempt(round, 0, (0, 1)))  # the round after the last is not looked at
+        at = self._attempts.get(
+            round, Attempt(round, 0, (0, 1))
+        )  # the round after the last is not looked at
         return np.array(at.silos)
 
 
@@ -136,7 +151,9 @@ def account(running: Running) -> tuple[int, int | None]:
 def test_a_sum_that_a_late_upload_opens_is_charged_and_one_that_stays_closed_is_not() -> None:
     late, never = Running("masked", **FAILING), Running("masked", **FAILING | {"late_uploads": 0.0})
     model = late.until(ROUNDS)
-    assert model.tobytes() == never.until(ROUNDS).tobytes()  # what comes too late is in no sum that is used
+    assert (
+        model.tobytes() == never.until(ROUNDS).tobytes()
+    )  # what comes too late is in no sum that is used
     assert account(never)[0] == ROUNDS
     complete: dict[Attempt, set[int]] = {}
     for upload in late.uploads:
@@ -182,5 +199,9 @@ def test_what_does_not_go_together_is_refused() -> None:
     assert complaints(5, "masked", availability=0.5, dropout=0.1) == ""
     assert complaints(1, "plain") == ""
     assert "method.dropout: wanted 0" in complaints(5, "plain", dropout=0.1)
-    assert "method.least_silos: wanted at most 3" in complaints(3, "masked", availability=0.5, least_silos=4)
-    assert "method.least_silos: wanted at least 2" in complaints(3, "masked", availability=0.5, least_silos=1)
+    assert "method.least_silos: wanted at most 3" in complaints(
+        3, "masked", availability=0.5, least_silos=4
+    )
+    assert "method.least_silos: wanted at least 2" in complaints(
+        3, "masked", availability=0.5, least_silos=1
+    )

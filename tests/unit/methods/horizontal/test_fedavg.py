@@ -24,13 +24,19 @@ def client_group(
 ) -> LocalTrainers:
     sgd = FedavgConfig(**{"lr": 0.3, "local_steps": 3, "momentum": 0.5, "batch": 8, **settings})
     return LocalTrainers(
-        [toy.objective() for _ in range(threads)], toy.parts(clients), codec or Whole(), sgd, toy.KEY
+        [toy.objective() for _ in range(threads)],
+        toy.parts(clients),
+        codec or Whole(),
+        sgd,
+        toy.KEY,
     )
 
 
 def test_one_client_with_one_step_on_all_rows_is_central_sgd() -> None:
     x, _ = toy.run(
-        toy.server(clients=1), client_group(clients=1, local_steps=1, momentum=0.0, batch=toy.ROWS), 25
+        toy.server(clients=1),
+        client_group(clients=1, local_steps=1, momentum=0.0, batch=toy.ROWS),
+        25,
     )
     module = toy.two_layers().double()
     torch.nn.utils.vector_to_parameters(toy.initial().double(), module.parameters())

@@ -19,15 +19,23 @@ from tests.helpers.softmax_by_hand import SoftmaxByHand
 
 RADIUS, SEEDS = 0.02, 16
 SETTINGS = (
-    *(f"method.pool={SEEDS}", "method.lr=0.02", f"method.smoothing={RADIUS}", "method.local_steps=3"),
-    *("method.lr_at=[[9, 0.01]]", "method.weights=rows", "method.perturbations=1"),
+    f"method.pool={SEEDS}",
+    "method.lr=0.02",
+    f"method.smoothing={RADIUS}",
+    "method.local_steps=3",
+    "method.lr_at=[[9, 0.01]]",
+    "method.weights=rows",
+    "method.perturbations=1",
 )
 
 
-def published(hand: SoftmaxByHand, rounds: int, *, shared: bool = False, forget: bool = False) -> np.ndarray:
+def published(
+    hand: SoftmaxByHand, rounds: int, *, shared: bool = False, forget: bool = False
+) -> np.ndarray:
     """Algorithm 1: the model after so many rounds, float64 [d].
 
-    The controls: shared seeds in a round in place of each client's own; forget: no local step moves the client.
+    The controls: shared seeds in a round in place of each client's own; forget: no local step moves
+    the client.
     """
     pool = pool_seeds(hand.key, SEEDS)
     u_nD = np.stack([hand.direction(seed) for seed in pool.tolist()]).astype(np.float64)
@@ -37,9 +45,13 @@ def published(hand: SoftmaxByHand, rounds: int, *, shared: bool = False, forget:
         start, added_n = hand.x0 - sums_n @ u_nD, np.zeros(SEEDS)
         for client in cohort:
             own = start.copy()
-            drawn = (hand.key / "pool draws" / (cohort[0] if shared else client) / round).generator()
+            drawn = (
+                hand.key / "pool draws" / (cohort[0] if shared else client) / round
+            ).generator()
             for k, j in enumerate(drawn.integers(SEEDS, size=(3, 1))[:, 0].tolist()):
-                plus, minus = (hand.loss(own + s * RADIUS * u_nD[j], client, round, k) for s in (1, -1))
+                plus, minus = (
+                    hand.loss(own + s * RADIUS * u_nD[j], client, round, k) for s in (1, -1)
+                )
                 slope = (plus - minus) / (2 * RADIUS)
                 own -= 0.0 if forget else lr * slope * u_nD[j]
                 added_n[j] += lr * slope * hand.rows[client] / hand.rows[cohort].sum()
@@ -93,7 +105,9 @@ def test_the_sums_alone_make_the_bits_of_the_model() -> None:
 
 @pytest.mark.parametrize("seeds", [SEEDS, 700, 1400])
 def test_a_rebuild_from_ledger_and_snapshots_has_the_same_bits(tmp_path: Path, seeds: int) -> None:
-    """Sums fill one row of a snapshot or several: a snapshot's state, and what follows it, is the ledger's."""
+    """Sums fill one row of a snapshot or several: a snapshot's state, and what follows it, is the
+    ledger's.
+    """
     hand = SoftmaxByHand("fedkseed", *SETTINGS, f"method.pool={seeds}")
     last = hand.run(out=tmp_path / "plain").models[MODEL]
     kept = SoftmaxByHand("fedkseed", *SETTINGS, f"method.pool={seeds}", "record.snapshots=7")
@@ -104,7 +118,8 @@ def test_a_rebuild_from_ledger_and_snapshots_has_the_same_bits(tmp_path: Path, s
     for folder in ("plain", "kept"):
         assert np.array_equal(rebuild(tmp_path / folder).models[MODEL], last)
         assert np.array_equal(
-            rebuild(tmp_path / folder, 17).models[MODEL], rebuild(tmp_path / "plain", 17).models[MODEL]
+            rebuild(tmp_path / folder, 17).models[MODEL],
+            rebuild(tmp_path / "plain", 17).models[MODEL],
         )
 
 

@@ -15,11 +15,18 @@ from raydpzv.methods.horizontal.seeded import round_seeds
 from raydpzv.wire.seeds import MissedSigns, Signs
 from tests.helpers.softmax_by_hand import SoftmaxByHand
 
-SETTINGS = ("method.lr=0.02", "method.lr_at=[[9, 0.01]]", "method.perturbations=3", "method.local_steps=2")
+SETTINGS = (
+    "method.lr=0.02",
+    "method.lr_at=[[9, 0.01]]",
+    "method.perturbations=3",
+    "method.local_steps=2",
+)
 
 
 def published(hand: SoftmaxByHand, rounds: int, *, tie: int = 1, mean: bool = False) -> np.ndarray:
-    """Algorithm 1: the model after so many rounds, float32 [d]. mean: the controls' server averages the slopes."""
+    """Algorithm 1: the model after so many rounds, float32 [d]. mean: the controls' server averages
+    the slopes.
+    """
     method, settings = hand.method, feedsign_settings(hand.method, hand.key)
     x, count = hand.x0.copy(), method.perturbations
     weights = hand.rows if method.weights == "rows" else np.ones(len(hand.rows))
@@ -62,7 +69,9 @@ def test_a_run_has_the_bits_of_the_published_algorithm(more: tuple[str, ...]) ->
 
 
 def test_bits_travel_and_nothing_else() -> None:
-    """⌈KP/8⌉ bytes up, one bit for each missed sign down, rounded up to whole bytes; no seed travels."""
+    """⌈KP/8⌉ bytes up, one bit for each missed sign down, rounded up to whole bytes; no seed
+    travels.
+    """
     hand = SoftmaxByHand("feedsign", *SETTINGS)
     _, played = hand.play(20)
     taken_part: dict[int, int] = {}
@@ -75,7 +84,9 @@ def test_bits_travel_and_nothing_else() -> None:
             assert upload.body.wire_bytes == len(upload.body.encode()) == 1 == order.upload_bytes
             taken_part[order.client] = round - 1
     one = SoftmaxByHand("feedsign", "method.perturbations=1").play(3)[1]
-    assert {upload.body.wire_bytes for _, uploads in one for upload in uploads} == {1}, "a bit fills a byte"
+    assert {upload.body.wire_bytes for _, uploads in one for upload in uploads} == {1}, (
+        "a bit fills a byte"
+    )
 
 
 def test_a_client_has_the_model_from_its_own_messages_alone() -> None:
@@ -89,7 +100,9 @@ def test_a_client_has_the_model_from_its_own_messages_alone() -> None:
             if order.client == followed:
                 signs_sKP = unpacked(order.body.signs, (round - 1 - version, 2, 3))
                 for past, signs_KP in enumerate(signs_sKP, version + 1):
-                    for seed, signs_P in zip(round_seeds(settings, past).tolist(), signs_KP, strict=True):
+                    for seed, signs_P in zip(
+                        round_seeds(settings, past).tolist(), signs_KP, strict=True
+                    ):
                         x = moved(x, signs_P, hand.directions(seed, 3), settings.lr.at(past))
                 version = round - 1
     assert version > 10
@@ -115,7 +128,9 @@ def test_a_loss_that_is_not_finite_ends_the_run(monkeypatch: pytest.MonkeyPatch)
     """A bit cannot say that there is no sign: the client says so itself."""
     losses = CompiledObjective.central_losses
     monkeypatch.setattr(
-        CompiledObjective, "central_losses", lambda *given: tuple(side * np.nan for side in losses(*given))
+        CompiledObjective,
+        "central_losses",
+        lambda *given: tuple(side * np.nan for side in losses(*given)),
     )
     with pytest.raises(RunError, match=r"client \d sent a scalar that is not finite for update 1"):
         SoftmaxByHand("feedsign").run()

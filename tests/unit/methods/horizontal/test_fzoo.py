@@ -16,15 +16,29 @@ from raydpzv.methods.horizontal.seeded import round_seeds
 from tests.helpers.softmax_by_hand import SoftmaxByHand
 
 RADIUS = 0.02
-SETTINGS = ("method.lr=1e-3", f"method.smoothing={RADIUS}", "method.perturbations=4", "method.local_steps=2")
+SETTINGS = (
+    "method.lr=1e-3",
+    f"method.smoothing={RADIUS}",
+    "method.perturbations=4",
+    "method.local_steps=2",
+)
 
 
-def published(hand: SoftmaxByHand, rounds: int, *, ddof: int = 1, together: bool = False) -> np.ndarray:
-    """The model after so many rounds, float64 [d]; together: the control's σ is that of all clients' losses."""
-    x, method, settings = hand.x0.astype(np.float64), hand.method, fzoo_settings(hand.method, hand.key)
+def published(
+    hand: SoftmaxByHand, rounds: int, *, ddof: int = 1, together: bool = False
+) -> np.ndarray:
+    """The model after so many rounds, float64 [d]; together: the control's σ is that of all
+    clients' losses.
+    """
+    x, method, settings = (
+        hand.x0.astype(np.float64),
+        hand.method,
+        fzoo_settings(hand.method, hand.key),
+    )
     for round in range(1, rounds + 1):
         u_KPD = [
-            hand.directions(seed, 4).astype(np.float64) for seed in round_seeds(settings, round).tolist()
+            hand.directions(seed, 4).astype(np.float64)
+            for seed in round_seeds(settings, round).tolist()
         ]
         found = []
         for client in hand.cohort(round):
@@ -81,10 +95,14 @@ def test_a_rebuild_needs_the_ledger_alone(tmp_path: Path, more: tuple[str, ...])
 
 
 def test_one_direction_has_no_spread_and_is_refused() -> None:
-    with pytest.raises(SpecError, match=r"method\.perturbations: wanted greater than or equal to 2"):
+    with pytest.raises(
+        SpecError, match=r"method\.perturbations: wanted greater than or equal to 2"
+    ):
         SoftmaxByHand("fzoo", "method.perturbations=1")
 
 
 def test_pulling_clients_take_no_local_steps() -> None:
-    with pytest.raises(SpecError, match=r"method\.local_steps: has no meaning with method.asynchronous"):
+    with pytest.raises(
+        SpecError, match=r"method\.local_steps: has no meaning with method.asynchronous"
+    ):
         SoftmaxByHand("fzoo", *SETTINGS, "method.asynchronous=true")

@@ -22,7 +22,9 @@ def test_a_cohort_is_drawn_uniformly_and_without_replacement() -> None:
 
 def test_successive_cohorts_are_independent() -> None:
     cohorts = Cohorts(6, 3, Key(5))
-    shared = [len({*cohorts.draw(r).tolist()} & {*cohorts.draw(r + 1).tolist()}) for r in range(1, 2000)]
+    shared = [
+        len({*cohorts.draw(r).tolist()} & {*cohorts.draw(r + 1).tolist()}) for r in range(1, 2000)
+    ]
     expected = stats.hypergeom(6, 3, 3).pmf(np.arange(4)) * len(shared)
     assert stats.chisquare(np.bincount(shared, minlength=4), expected).pvalue > 0.01
 

@@ -1,4 +1,6 @@
-"""ULDP-ZO: its rounds written down a second time in numpy, what one user can move, and what is told twice."""
+"""ULDP-ZO: its rounds written down a second time in numpy, what one user can move, and what is told
+twice.
+"""
 
 # K local steps, P perturbations, n pairs
 
@@ -59,12 +61,15 @@ def loss(x: np.ndarray, rows: np.ndarray) -> float:
     return float(-scores[np.arange(len(rows)), toy.Y.numpy()[rows]].mean())
 
 
-def trajectory(how: UldpZoConfig, x: np.ndarray, seeds_K: np.ndarray, rows: np.ndarray) -> np.ndarray:
+def trajectory(
+    how: UldpZoConfig, x: np.ndarray, seeds_K: np.ndarray, rows: np.ndarray
+) -> np.ndarray:
     """A pair's K·P central differences from the formula, float64."""
     found = []
     for seed in seeds_K.tolist():
         z_Pd = [
-            philox.normals(s, 0, toy.D).astype(np.float64) for s in toy.directions(seed, how.perturbations)
+            philox.normals(s, 0, toy.D).astype(np.float64)
+            for s in toy.directions(seed, how.perturbations)
         ]
         mu = how.smoothing
         g_P = [(loss(x + mu * z, rows) - loss(x - mu * z, rows)) / (2 * mu) for z in z_Pd]
@@ -73,8 +78,12 @@ def trajectory(how: UldpZoConfig, x: np.ndarray, seeds_K: np.ndarray, rows: np.n
     return np.array(found)
 
 
-def released(how: UldpZoConfig, vectors: dict[tuple[int, int], np.ndarray], round: int) -> list[float]:
-    """The round's scalars Y / (qU) from the pairs' vectors, by the definitions and in whole numbers and fractions."""
+def released(
+    how: UldpZoConfig, vectors: dict[tuple[int, int], np.ndarray], round: int
+) -> list[float]:
+    """The round's scalars Y / (qU) from the pairs' vectors, by the definitions and in whole numbers
+    and fractions.
+    """
     counts_SU = np.minimum(small.PARTS.counts(), how.count_cap or 10**9)
     coins = UserSums(small.PARTS, small.noise(how), how).drawn(round)
     limit = 2**how.value_bits - 1
@@ -93,7 +102,9 @@ def released(how: UldpZoConfig, vectors: dict[tuple[int, int], np.ndarray], roun
     return [float(t * Fraction(small.CLIP) / limit) / (how.sampling * small.USERS) for t in total]
 
 
-def everybody(how: UldpZoConfig, at: Replica, seeds_K: np.ndarray) -> dict[tuple[int, int], np.ndarray]:
+def everybody(
+    how: UldpZoConfig, at: Replica, seeds_K: np.ndarray
+) -> dict[tuple[int, int], np.ndarray]:
     """The program's vectors, by silo and user."""
     found = {}
     for silo in range(small.SILOS):
@@ -130,11 +141,15 @@ def test_rounds_are_the_formulas(name: str) -> None:
 def test_some_pairs_are_clipped_here_and_some_are_not() -> None:
     """What the test above would not see otherwise."""
     how = HOW["one step"]
-    norms = [np.linalg.norm(v) for v in everybody(how, replica(how), round_seeds(settings(how), 1)).values()]
+    norms = [
+        np.linalg.norm(v)
+        for v in everybody(how, replica(how), round_seeds(settings(how), 1)).values()
+    ]
     assert min(norms) < small.CLIP < np.median(norms)
 
 
-# --- one user --------------------------------------------------------------------------------------------------
+# --- one user
+# --------------------------------------------------------------------------------------------------
 
 
 def compiled() -> Objective:
@@ -147,7 +162,11 @@ class Shared(PairWork):
     """The control: a silo's users walk along one trajectory, that of their mean."""
 
     def vectors(
-        self, objective: Objective, replica: Replica, seeds_K: np.ndarray, rows: Sequence[np.ndarray]
+        self,
+        objective: Objective,
+        replica: Replica,
+        seeds_K: np.ndarray,
+        rows: Sequence[np.ndarray],
     ) -> np.ndarray:
         together = np.sort(np.concatenate(rows))
         at, found = replica.twin(), []
@@ -187,7 +206,9 @@ def test_without_a_user_every_other_pairs_integers_have_the_same_bits(make: Any,
 
 
 def test_a_trajectory_shared_by_a_silo_moves_other_users() -> None:
-    """The control: then removing one user moves others' vectors too, and the sum by more than its bound."""
+    """The control: then removing one user moves others' vectors too, and the sum by more than its
+    bound.
+    """
     how = small.config(weights="uniform", local_steps=2, local_lr=30.0)
     limit = small.noise(how).release.sensitivity
     for kind, breaks in ((PairWork, False), (Shared, True)):
@@ -214,7 +235,8 @@ def test_what_is_not_finite_counts_as_nothing() -> None:
     assert upload.releases[0].receipt.nonfinite == len(small.PARTS.pairs(0))
 
 
-# --- asynchronous ----------------------------------------------------------------------------------------------
+# --- asynchronous
+# ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("local_steps", [1, 2])
@@ -241,7 +263,8 @@ def test_a_silo_that_wakes_releases_its_own_sum(local_steps: int) -> None:
         assert (set(entered.party), set(entered.read)) == ({silo}, {round - 1})
 
 
-# --- going on --------------------------------------------------------------------------------------------------
+# --- going on
+# --------------------------------------------------------------------------------------------------
 
 
 def play(how: UldpZoConfig, ledger: Any, count: int, recorded: int = 0) -> list[Any]:

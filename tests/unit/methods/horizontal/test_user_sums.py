@@ -1,4 +1,6 @@
-"""Methods that send sums over users: rounds written out in numpy, sensitivity, and bits that no other user moves."""
+"""Methods that send sums over users: rounds written out in numpy, sensitivity, and bits that no
+other user moves.
+"""
 
 import dataclasses
 import tracemalloc
@@ -101,7 +103,9 @@ def test_a_round_of_uldp_avg_is_its_rederivation(weights: str) -> None:
     held, start = parts(), START.astype(np.float64)
     vectors = {pair: descended(start, rows, 4, 0.3) for pair, rows in pairs_of(held).items()}
     expected = start + 1.5 * weighed_mean(held, vectors, weights, 10**6)
-    found = Round(ULDP_AVG, noise(weights), weights=weights, server_lr=1.5, local_epochs=4, lr=0.3, batch=999)
+    found = Round(
+        ULDP_AVG, noise(weights), weights=weights, server_lr=1.5, local_epochs=4, lr=0.3, batch=999
+    )
     assert found.model == pytest.approx(expected, abs=ROUNDING)
 
 
@@ -113,14 +117,18 @@ def test_a_round_of_uldp_naive_is_its_rederivation() -> None:
 
 
 def test_a_round_of_uldp_group_is_its_rederivation() -> None:
-    """With γ = 1 every kept record is in every step; the sum of clipped gradients is divided by γ n_s."""
+    """With γ = 1 every kept record is in every step; the sum of clipped gradients is divided by γ
+    n_s.
+    """
     held, start = parts(), START.astype(np.float64)
     kept = held.at_most(5, KEY / "records of a user")
     updates = []
     for silo in range(SILOS):
         x, rows = start.copy(), kept.rows(silo)
         for _ in range(3):
-            x -= 0.4 * np.mean([clipped(gradient(x, rows[[i]]), CLIP) for i in range(len(rows))], axis=0)
+            x -= 0.4 * np.mean(
+                [clipped(gradient(x, rows[[i]]), CLIP) for i in range(len(rows))], axis=0
+            )
         updates.append(x - start)
     given = {"group": 5, "rate": 1.0, "local_epochs": 3, "lr": 0.4, "server_lr": 1.5}
     found = Round(ULDP_GROUP, noise("records"), **given)
@@ -129,7 +137,9 @@ def test_a_round_of_uldp_group_is_its_rederivation() -> None:
 
 
 def test_poisson_batches_of_a_group_have_the_rate_and_are_divided_by_what_is_expected() -> None:
-    """The mean of many rounds with γ = 1/4 and one step is the step on all records, and single ones differ."""
+    """The mean of many rounds with γ = 1/4 and one step is the step on all records, and single ones
+    differ.
+    """
     rate, rounds = 0.25, 300
     group = ULDP_GROUP.clients(
         _group_parts(), ULDP_GROUP.config(group="max", rate=rate, local_epochs=1, lr=1.0)
@@ -177,9 +187,9 @@ def test_epochs_are_permutations_of_ones_own_records() -> None:
     first, second = (np.concatenate(batches[i : i + 4]) for i in (0, 4))
     assert sorted(first) == sorted(second) == rows.tolist()
     assert first.tolist() != second.tolist()
-    assert [b.tolist() for b in epochs(rows, LocalEpochs("", local_epochs=2, batch=17), KEY)] == 2 * [
-        rows.tolist()
-    ]
+    assert [
+        b.tolist() for b in epochs(rows, LocalEpochs("", local_epochs=2, batch=17), KEY)
+    ] == 2 * [rows.tolist()]
 
 
 @pytest.mark.slow
@@ -188,7 +198,9 @@ def test_epochs_are_permutations_of_ones_own_records() -> None:
 def test_a_users_integers_have_the_same_bits_whoever_else_is_there(
     monkeypatch, method, settings, engine
 ) -> None:
-    """Transcript forcing: take a user away, and every other pair's integers stay; blocks of three pairs at a time."""
+    """Transcript forcing: take a user away, and every other pair's integers stay; blocks of three
+    pairs at a time.
+    """
     monkeypatch.setattr(user_sums, "_BLOCK_NUMBERS", 3 * SIZE)
     of = objective(engine)
     whole = integers_of(monkeypatch, method, settings, parts(), of)
@@ -212,7 +224,9 @@ def integers_of(monkeypatch, method, settings, held, of) -> dict[tuple[int, int]
 
 
 class Normalised(CompiledObjective):
-    """A model with batch normalisation over whatever pairs are there: the control of the forcing test."""
+    """A model with batch normalisation over whatever pairs are there: the control of the forcing
+    test.
+    """
 
     def gradients(self, at: torch.Tensor, rows: Any) -> np.ndarray:
         return super().gradients(at + float(X[np.concatenate(rows)].mean()), rows)
@@ -230,14 +244,18 @@ def test_a_normalisation_over_all_that_are_there_moves_others_bits(monkeypatch) 
 @WEIGHTS
 @EACH
 def test_a_user_moves_the_sum_by_at_most_the_stated_bound(method, settings, weights) -> None:
-    """Taken away, or with other labels and features a thousand times as large: once or twice the sensitivity."""
+    """Taken away, or with other labels and features a thousand times as large: once or twice the
+    sensitivity.
+    """
     given = {"weights": weights, **settings}
     release = noise(weights).release
     whole = Round(method, noise(weights), **given).total
     moves, changes = [], []
     for user in range(USERS):
         moves.append(
-            np.linalg.norm(whole - Round(method, noise(weights), at=without(parts(), user), **given).total)
+            np.linalg.norm(
+                whole - Round(method, noise(weights), at=without(parts(), user), **given).total
+            )
         )
         rows = np.concatenate([rows for (_, u), rows in pairs_of(parts()).items() if u == user])
         x, y = X.clone(), Y.clone()
@@ -261,7 +279,10 @@ def test_what_breaks_the_bound_is_seen_to_break_it() -> None:
     of = objective("compiled", x, y)
 
     def moved(method: Any, given: Any, **settings: Any) -> float:
-        totals = [Round(method, given, at=at, of=of, **settings).total for at in (held, without(held, user))]
+        totals = [
+            Round(method, given, at=at, of=of, **settings).total
+            for at in (held, without(held, user))
+        ]
         return float(np.linalg.norm(totals[0] - totals[1]))
 
     assert 0.9 * release.sensitivity < moved(ULDP_SGD, noise("records")) <= release.sensitivity
@@ -275,7 +296,9 @@ def test_what_breaks_the_bound_is_seen_to_break_it() -> None:
 
 
 @EACH
-def test_only_users_that_are_drawn_count_and_the_coin_is_one_for_all_silos(method, settings) -> None:
+def test_only_users_that_are_drawn_count_and_the_coin_is_one_for_all_silos(
+    method, settings
+) -> None:
     given = {"sampling": 0.4, **settings}
     sums = UserSums(parts(), noise("records"), method.config(**given))
     drawn = np.array([sums.drawn(round) for round in range(1, 400)])
@@ -299,11 +322,15 @@ def test_noise_has_the_stated_variance_in_the_sum_over_silos() -> None:
     given = noise("records", multiplier=2.0)
 
     def summed(round: int) -> np.ndarray:
-        shares = [given.share(SIZE, SILOS, (s, round, 0), pairs=1, nonfinite=0)[0] for s in range(SILOS)]
+        shares = [
+            given.share(SIZE, SILOS, (s, round, 0), pairs=1, nonfinite=0)[0] for s in range(SILOS)
+        ]
         found: np.ndarray = np.sum(shares, axis=0)
         return found
 
-    drawn = np.concatenate([summed(round) for round in range(150)]) / (2.0 * given.release.sensitivity)
+    drawn = np.concatenate([summed(round) for round in range(150)]) / (
+        2.0 * given.release.sensitivity
+    )
     assert stats.kstest(drawn, "norm").pvalue > 0.001
     assert stats.chi2(drawn.size).cdf((drawn / 1.1) @ (drawn / 1.1)) < 1e-4
     quiet, loud = (Round(ULDP_SGD, noise("records", multiplier=m)).total for m in (0.0, 2.0))
@@ -315,7 +342,9 @@ def test_a_vector_that_is_not_finite_counts_zero() -> None:
     silo, user = next(iter(pairs_of(held)))
     x[pairs_of(held)[silo, user][0], 0] = torch.nan
     sick = Round(ULDP_SGD, noise("records", 1.0), of=objective("torch", x))
-    assert [u.releases[0].receipt.nonfinite for u in sick.uploads] == [int(s == silo) for s in range(SILOS)]
+    assert [u.releases[0].receipt.nonfinite for u in sick.uploads] == [
+        int(s == silo) for s in range(SILOS)
+    ]
     assert np.isfinite(sick.model).all()
 
 
@@ -343,7 +372,9 @@ def test_another_message_is_refused() -> None:
 
 def upload_peak(size: int) -> int:
     """The most memory of numpy's that a silo's upload takes: 40 silos, 10,000 users."""
-    held = share_users(Known(np.zeros(30_000, np.int64)), 40, UsersSection(count=12_000), KEY / "parts")
+    held = share_users(
+        Known(np.zeros(30_000, np.int64)), 40, UsersSection(count=12_000), KEY / "parts"
+    )
     assert held.users > 10_000
     assert len(held.pairs(0)) > 400
     made_with = dataclasses.replace(noise("records", multiplier=1.0), users=held.users)
@@ -367,5 +398,7 @@ def test_a_silos_upload_takes_little_memory_whatever_the_number_of_users(
     size = 21_840
     most = 256_000_000 + 16 * size
     assert upload_peak(size) < most / 3
-    monkeypatch.setattr(user_sums, "_BLOCK_NUMBERS", 1 << 23)  # the control: eight times as many at a time
+    monkeypatch.setattr(
+        user_sums, "_BLOCK_NUMBERS", 1 << 23
+    )  # the control: eight times as many at a time
     assert upload_peak(size) > most

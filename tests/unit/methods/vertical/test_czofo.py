@@ -1,4 +1,6 @@
-"""VFL-CZOFO's estimates against derivatives and closed forms, whole updates against numpy, with controls."""
+"""VFL-CZOFO's estimates against derivatives and closed forms, whole updates against numpy, with
+controls.
+"""
 
 from dataclasses import replace
 from fractions import Fraction
@@ -129,7 +131,9 @@ GRADIENT = (KEY / "gradient").generator().standard_normal((ROWS, WIDTH))
 
 
 def of_a_linear_loss(law: str, count: int, steps: int, rows: int = ROWS) -> np.ndarray:
-    """Estimates [steps, B, E] of the gradient G of ℓ(h) = <G, h>, whose differences are λ <G, v> for every λ."""
+    """Estimates [steps, B, E] of the gradient G of ℓ(h) = <G, h>, whose differences are λ <G, v>
+    for every λ.
+    """
     config, directions = shared(directions=law, perturbations=count, smoothing=0.3)
     true, found = GRADIENT[:rows], []
     for step in range(steps):
@@ -144,14 +148,21 @@ def test_the_estimate_is_unbiased_with_this_factor_and_no_other(law: str) -> Non
     mean, true = of_a_linear_loss(law, 1024, 40, rows=4).mean(0), GRADIENT[:4]
     # 40,960 directions leave √(BE / 40,960) = .014 of the gradient
     assert np.linalg.norm(mean - true) < 0.03 * np.linalg.norm(true)
-    for factor in (1 / WIDTH, WIDTH, 4, 0.9):  # without E; with it twice; the dimension of all rows; near it
+    for factor in (
+        1 / WIDTH,
+        WIDTH,
+        4,
+        0.9,
+    ):  # without E; with it twice; the dimension of all rows; near it
         assert np.linalg.norm(factor * mean - true) > 0.03 * np.linalg.norm(true)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("law", "beside"), [("uniform", -1), ("normal", 1)])
 def test_the_estimates_mean_square_error_is_the_closed_form(law: str, beside: int) -> None:
-    """(BE ∓ 1) / n of the gradient's square: E‖E<G,v>v‖² = E·B‖G‖² for unit rows, (BE + 2)‖G‖² for normal v."""
+    """(BE ∓ 1) / n of the gradient's square: E‖E<G,v>v‖² = E·B‖G‖² for unit rows, (BE + 2)‖G‖² for
+    normal v.
+    """
     for count, rows in ((5, ROWS), (5, 4), (20, ROWS)):
         errors = of_a_linear_loss(law, count, 2000 if rows == 4 else 400, rows) - GRADIENT[:rows]
         square = (errors**2).sum((1, 2)).mean() / (GRADIENT[:rows] ** 2).sum()
@@ -159,7 +170,9 @@ def test_the_estimates_mean_square_error_is_the_closed_form(law: str, beside: in
 
 
 def relative_errors(steps: int, **settings: object) -> float:
-    """Mean relative error of what a client gets, at an untrained head, over so many uploads of 64 rows."""
+    """Mean relative error of what a client gets, at an untrained head, over so many uploads of 64
+    rows.
+    """
     config, directions = shared(**settings)
     generator = (KEY / "batch").generator()
     labels = generator.integers(0, CLASSES, ROWS)
@@ -183,7 +196,9 @@ def relative_errors(steps: int, **settings: object) -> float:
 
 @pytest.mark.slow
 def test_the_published_estimate_is_4_8_gradients_off() -> None:
-    """B = 64, E = 2, n = 5: √((BE - 1) / n) = 5.04 is the root of the mean square, E[χ_5] / √5 = .95 of it the mean."""
+    """B = 64, E = 2, n = 5: √((BE - 1) / n) = 5.04 is the root of the mean square, E[χ_5] / √5 =
+    .95 of it the mean.
+    """
     found = relative_errors(400)
     assert found == pytest.approx(4.8, abs=0.3)
     assert relative_errors(100, perturbations=20) < 2.8, "control: half of it at four times n"
@@ -201,9 +216,15 @@ def test_along_coordinates_a_small_radius_gives_the_gradient() -> None:
 
 
 SMALL = (
-    *("data.train_rows=40", "data.test_rows=20", "split.clients=2"),
-    *("model.hidden=[6]", "model.head_hidden=5"),
-    *("method.batch=8", "method.smoothing=0.05", "method.lr=0.05", "method.momentum=0.5"),
+    "data.train_rows=40",
+    "data.test_rows=20",
+    "split.clients=2",
+    "model.hidden=[6]",
+    "model.head_hidden=5",
+    "method.batch=8",
+    "method.smoothing=0.05",
+    "method.lr=0.05",
+    "method.momentum=0.5",
 )
 
 
@@ -233,12 +254,16 @@ class Layers:
 
 
 def mean_loss(scores: np.ndarray, labels: np.ndarray) -> float:
-    return float(np.mean([np.log(np.exp(s).sum()) - s[y] for s, y in zip(scores, labels, strict=True)]))
+    return float(
+        np.mean([np.log(np.exp(s).sum()) - s[y] for s, y in zip(scores, labels, strict=True)])
+    )
 
 
 @pytest.mark.parametrize("engine", ["torch", "compiled"])
 def test_whole_updates_as_published_are_those_of_numpy(engine: str) -> None:
-    """Upload, n differences under one head, head's step, gradient by the client, its step: six updates in float64."""
+    """Upload, n differences under one head, head's step, gradient by the client, its step: six
+    updates in float64.
+    """
     spec = scenarios.load("czofo", [*SMALL, f"model.engine={engine}"])
     experiment = prepare(spec)
     clients, server = [factory.make() for factory in experiment.clients], experiment.server.make()
@@ -277,12 +302,17 @@ def test_whole_updates_as_published_are_those_of_numpy(engine: str) -> None:
         assert server.parameters() == pytest.approx(head.flat, abs=2e-5)
         off = np.abs(clients[m].parameters() - bottoms[m].flat).max()
         assert off < 1e-4
-        assert np.abs(method.lr * bottoms[m].velocity).max() > 100 * off, "control: without the step"
+        assert np.abs(method.lr * bottoms[m].velocity).max() > 100 * off, (
+            "control: without the step"
+        )
 
 
 def test_compressed_messages_say_the_same_up_to_their_levels() -> None:
     settings = {"upload_bits": 16, "answer_bits": 16, "perturbations": 3, "smoothing": 0.1}
-    server, plain = czofo_server(DATA, **settings), czofo_server(DATA, perturbations=3, smoothing=0.1)
+    server, plain = (
+        czofo_server(DATA, **settings),
+        czofo_server(DATA, perturbations=3, smoothing=0.1),
+    )
     ids = np.arange(BATCH, dtype=np.int32)
     values = (KEY / "values").generator().standard_normal((BATCH, WIDTH)).astype(np.float32)
     (order,) = server.receive(Upload(0, 0, CompressedEmbeddings(ids, *compress(values, 16))))

@@ -68,7 +68,9 @@ def test_evaluation_in_blocks_keeps_the_order_of_the_rows(monkeypatch: pytest.Mo
     whole = client.evaluate().body.encode()
     monkeypatch.setattr("raydpzv.engine.torch_engine._EVALUATE_AT_ONCE", 4)
     blocks = client.evaluate().body.encode()
-    assert np.allclose(np.frombuffer(whole, np.float32), np.frombuffer(blocks, np.float32), atol=1e-6)
+    assert np.allclose(
+        np.frombuffer(whole, np.float32), np.frombuffer(blocks, np.float32), atol=1e-6
+    )
 
 
 def test_a_clients_directions_and_rows_are_its_own_and_change_every_step() -> None:
@@ -86,7 +88,9 @@ def test_a_drawn_batch_size_promises_no_reply_size() -> None:
 
 
 def release(labels: torch.Tensor, cached_outside: float, inside: float = 0.0) -> list[float]:
-    """What the server releases for rows 0, 5, 6, 9 after the other rows' embeddings have been uploaded."""
+    """What the server releases for rows 0, 5, 6, 9 after the other rows' embeddings have been
+    uploaded.
+    """
     data = type(DATA)(DATA.x, labels, DATA.x_test, DATA.y_test)
     server = toy.dpzv_server(data, SETTINGS, toy.make_head("frozen"), clip=None)
     outside = [i for i in range(toy.ROWS) if i not in (0, 5, 6, 9)]
@@ -136,7 +140,9 @@ def test_every_release_has_its_receipt_and_its_own_noise() -> None:
 
 def test_rounds_are_counted_and_the_others_ages_reported() -> None:
     server = toy.dpzv_server(DATA, SETTINGS, toy.make_head("sgd"))
-    for round, (client, ids) in enumerate([(0, [0, 1]), (1, [1, 2]), (0, [2, 3]), (2, [0, 1, 2, 3])], 1):
+    for round, (client, ids) in enumerate(
+        [(0, [0, 1]), (1, [1, 2]), (0, [2, 3]), (2, [0, 1, 2, 3])], 1
+    ):
         (order,) = server.receive(upload_of(ids, client))
         assert order.round == round
         assert order.client == client
@@ -145,7 +151,9 @@ def test_rounds_are_counted_and_the_others_ages_reported() -> None:
 
 
 def test_an_empty_batch_releases_noise_alone_and_trains_nothing() -> None:
-    server = toy.dpzv_server(DATA, SETTINGS, toy.make_head("sgd"), sigma=0.5, noise=SeededNoise(Key(0)))
+    server = toy.dpzv_server(
+        DATA, SETTINGS, toy.make_head("sgd"), sigma=0.5, noise=SeededNoise(Key(0))
+    )
     before = server.sha256()
     (order,) = server.receive(upload_of([], step=4))
     noise = [SeededNoise(Key(0)).release(0.0, 0.5, (1, 4, p)) for p in range(2)]
@@ -190,23 +198,30 @@ def test_a_small_problem_is_learned() -> None:
     assert np.mean(losses[-50:]) < 0.7 * np.mean(losses[:50])
 
 
-# One outlier against privacy.mode = "proved": how far it moves a run's sums, with releases forced, over their noise.
+# One outlier against privacy.mode = "proved": how far it moves a run's sums, with releases forced,
+# over their noise.
 #
-# μ realised is that of the best attacker who knows both tables. Scaling fitted on the table lets the outlier move every
-# other row; with the constants of the scenario it moves its own sums alone.
+# μ realised is that of the best attacker who knows both tables. Scaling fitted on the table lets
+# the outlier move every other row; with the constants of the scenario it moves its own sums alone.
 
 CHANGED = 3
 
 
 def realised(one: VerticalScenario, two: VerticalScenario) -> tuple[float, float]:
-    """Return μ of the sums that differ, and what is printed for the releases that the largest count bounds."""
+    """Return μ of the sums that differ, and what is printed for the releases that the largest count
+    bounds.
+    """
     found = prepare_vertical(one).privacy.claims
     assert isinstance(found, IntegerReleasePlan)
     first = transcript(one)
     other = transcript(two, first)
-    squared = sum(float(np.sum((s - other.slopes.sums[a]) ** 2)) for a, s in first.slopes.sums.items())
+    squared = sum(
+        float(np.sum((s - other.slopes.sums[a]) ** 2)) for a, s in first.slopes.sums.items()
+    )
     counts = np.bincount(np.concatenate(list(first.ids.values())))
-    return math.sqrt(squared) / found.scale, 2 * math.sqrt(int(counts.max())) / found.noise_multiplier
+    return math.sqrt(squared) / found.scale, 2 * math.sqrt(
+        int(counts.max())
+    ) / found.noise_multiplier
 
 
 def test_it_moves_no_more_than_is_printed(tmp_path: Path) -> None:
@@ -223,16 +238,22 @@ def test_control_under_fitted_scaling_it_moves_far_more(
     one, two = (
         spec.model_copy(
             update={
-                "data": spec.data.model_copy(update={"scale": "standard", "centre": None, "spread": None})
+                "data": spec.data.model_copy(
+                    update={"scale": "standard", "centre": None, "spread": None}
+                )
             }
         )
-        for spec in (sound(table(tmp_path / "one.csv")), sound(table(tmp_path / "two.csv", CHANGED)))
+        for spec in (
+            sound(table(tmp_path / "one.csv")),
+            sound(table(tmp_path / "two.csv", CHANGED)),
+        )
     )
     moved, printed = realised(one, two)
     assert moved > 1.5 * printed
 
 
-# A client is a function of its key and of the releases it got: rebuilt from them it has the same bits.
+# A client is a function of its key and of the releases it got: rebuilt from them it has the same
+# bits.
 
 CLIENT = 1
 
@@ -242,13 +263,17 @@ def settings(law, momentum, perturbations):
 
 
 def live(zeroth_order, updates=40):
-    """Clients and server exchange; the ledger is written by hand, as the method says. Returns all of it."""
+    """Clients and server exchange; the ledger is written by hand, as the method says. Returns all
+    of it.
+    """
     data = toy.make_data()
     clients = toy.dpzv_clients(data, zeroth_order)
     server = toy.dpzv_server(data, zeroth_order, toy.make_head("sgd"))
     orders = {order.client: order for order in server.first_orders()}
     model = Model(clients[0].bottom.model.size, "layout", "initial")
-    ledger = Ledger.create(None, Header({"client 1": model}, zeroth_order.law, zeroth_order.momentum))
+    ledger = Ledger.create(
+        None, Header({"client 1": model}, zeroth_order.law, zeroth_order.momentum)
+    )
     for client in toy.wakes(updates):
         upload = clients[client].process(orders[client])
         [orders[client]] = server.receive(upload)
@@ -286,7 +311,10 @@ def test_a_message_with_its_history_restores_a_client():
     """As a checkpoint has it: the answers so far, and one upload more."""
     zeroth_order = settings("sphere", 0.9, 2)
     data, clients, orders, ledger = live(zeroth_order)
-    answers, uploads = ledger.since(0, orders[CLIENT].round - 1).of(CLIENT), toy.wakes(40).count(CLIENT)
+    answers, uploads = (
+        ledger.since(0, orders[CLIENT].round - 1).of(CLIENT),
+        toy.wakes(40).count(CLIENT),
+    )
     restored = toy.dpzv_clients(data, zeroth_order)[CLIENT]
     history = ledger_history(lambda client, order: (answers, uploads), CLIENT)
     assert isinstance(restored.process(Order(CLIENT, history)).body, Acknowledged)
@@ -300,7 +328,10 @@ def test_a_ledger_without_its_last_update_gives_another_client():
     data, clients, orders, ledger = live(zeroth_order)
     uploads, last = toy.wakes(40).count(CLIENT), orders[CLIENT]
     clients[CLIENT].apply(last)
-    whole, short = toy.dpzv_clients(data, zeroth_order)[CLIENT], toy.dpzv_clients(data, zeroth_order)[CLIENT]
+    whole, short = (
+        toy.dpzv_clients(data, zeroth_order)[CLIENT],
+        toy.dpzv_clients(data, zeroth_order)[CLIENT],
+    )
     whole.restore(ledger.since(0, last.round), uploads)
     short.restore(ledger.since(0, last.round - 1), uploads)
     assert whole.sha256() == clients[CLIENT].sha256()

@@ -1,7 +1,9 @@
-"""Transcript forcing: the recorded releases are given out again on two data sets that differ in one record.
+"""Transcript forcing: the recorded releases are given out again on two data sets that differ in one
+record.
 
-If everything that persists at the server is a function of the releases, every query on a batch without that record
-is the same before its noise, bit for bit. This is the one test that sees hidden state.
+If everything that persists at the server is a function of the releases, every query on a batch
+without that record is the same before its noise, bit for bit. This is the one test that sees hidden
+state.
 """
 
 from collections.abc import Mapping
@@ -14,7 +16,15 @@ from raydpzv.methods.schedule import Schedule
 from raydpzv.methods.vertical.dpzv import ZerothOrder
 from raydpzv.privacy.mechanisms import Address, Noise, SeededNoise
 from raydpzv.wire.messages import PerturbedEmbeddings
-from tests.helpers.vertical_parties import KEY, Data, dpzv_clients, dpzv_server, make_data, make_head, wakes
+from tests.helpers.vertical_parties import (
+    KEY,
+    Data,
+    dpzv_clients,
+    dpzv_server,
+    make_data,
+    make_head,
+    wakes,
+)
 
 SETTINGS = ZerothOrder(0.05, Schedule(0.05), 0.9, perturbations=2)
 CHANGED = 7
@@ -42,7 +52,9 @@ def neighbour(data: Data) -> Data:
     return Data(x, y, data.x_test, data.y_test)
 
 
-def transcript(data: Data, training: HeadTraining, noise: Noise) -> dict[Address, tuple[float, np.ndarray]]:
+def transcript(
+    data: Data, training: HeadTraining, noise: Noise
+) -> dict[Address, tuple[float, np.ndarray]]:
     """Run 60 rounds; return every release with its batch."""
     clients = dpzv_clients(data, SETTINGS)
     head = make_head(training, smoothing=0.05)
@@ -59,7 +71,9 @@ def transcript(data: Data, training: HeadTraining, noise: Noise) -> dict[Address
 
 
 def differing_queries(training: HeadTraining) -> tuple[int, int, int]:
-    """Return how many queries differ on batches without and with the changed record, and how many are without."""
+    """Return how many queries differ on batches without and with the changed record, and how many
+    are without.
+    """
     data = make_data()
     recorded = transcript(data, training, SeededNoise(KEY))
     values = {address: value for address, (value, _) in recorded.items()}
@@ -67,7 +81,9 @@ def differing_queries(training: HeadTraining) -> tuple[int, int, int]:
     transcript(data, training, one)
     other = transcript(neighbour(data), training, two)
     assert one.queries.keys() == two.queries.keys() == values.keys()
-    assert all(np.array_equal(ids, other[a][1]) for a, (_, ids) in recorded.items()), "the batches are public"
+    assert all(np.array_equal(ids, other[a][1]) for a, (_, ids) in recorded.items()), (
+        "the batches are public"
+    )
     without = {a for a, (_, ids) in recorded.items() if CHANGED not in ids}
     differ = {a for a in values if one.queries[a] != two.queries[a]}
     return len(differ & without), len(differ - without), len(without)

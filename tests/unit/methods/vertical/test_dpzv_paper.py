@@ -32,7 +32,9 @@ class Paper:
 
     def __init__(self, data: toy.Data, settings: ZerothOrder, training: HeadTraining) -> None:
         self.x, self.y, self.s, self.training = data.x.double(), data.y, settings, training
-        self.bottoms = [toy.in_double(toy.bottom, toy.bottom_model(m).flat) for m in range(toy.CLIENTS)]
+        self.bottoms = [
+            toy.in_double(toy.bottom, toy.bottom_model(m).flat) for m in range(toy.CLIENTS)
+        ]
         self.velocities = [np.zeros(toy.flat_of(b).size) for b in self.bottoms]
         self.head = toy.in_double(toy.top, toy.make_head("frozen").model.flat)
         self.optimiser = torch.optim.SGD(self.head.parameters(), SERVER_LR, SERVER_MOMENTUM)
@@ -47,7 +49,9 @@ class Paper:
     def work(self, m: int, step: int, ids: np.ndarray) -> None:
         """Eq. (6): h(w ± λu)."""
         module = self.bottoms[m]
-        self.us = [self.u(m, step, p, toy.flat_of(module).size) for p in range(self.s.perturbations)]
+        self.us = [
+            self.u(m, step, p, toy.flat_of(module).size) for p in range(self.s.perturbations)
+        ]
         x = self.x[m][ids]
         self.plus = [at(module, self.s.smoothing, u, x) for u in self.us]
         self.minus = [at(module, -self.s.smoothing, u, x) for u in self.us]
@@ -56,7 +60,9 @@ class Paper:
         with torch.no_grad():
             inputs = self.cache[i].clone()
             inputs[m] = own
-            return float(functional.cross_entropy(self.head(inputs.reshape(1, -1)), self.y[i : i + 1]))
+            return float(
+                functional.cross_entropy(self.head(inputs.reshape(1, -1)), self.y[i : i + 1])
+            )
 
     def serve(self, m: int, ids: np.ndarray) -> float:
         """Eq. (7), (8): the clipped means; then the cache and w_0. Returns the batch's loss."""
@@ -64,8 +70,12 @@ class Paper:
         for plus, minus in zip(self.plus, self.minus, strict=True):
             total = 0.0
             for row, i in enumerate(ids.tolist()):
-                delta = (self.loss(i, m, plus[row]) - self.loss(i, m, minus[row])) / (2 * self.s.smoothing)
-                self.clipped["above" if delta > CLIP else "below" if delta < -CLIP else "inside"] += 1
+                delta = (self.loss(i, m, plus[row]) - self.loss(i, m, minus[row])) / (
+                    2 * self.s.smoothing
+                )
+                self.clipped[
+                    "above" if delta > CLIP else "below" if delta < -CLIP else "inside"
+                ] += 1
                 total += min(max(delta, -CLIP), CLIP)
             self.scalars.append(total / toy.BATCH)
         halves = [(a + b) / 2 for a, b in zip(self.plus, self.minus, strict=True)]
@@ -81,7 +91,11 @@ class Paper:
         if self.training == "zo":
             u = self.u(SERVER_PARTY, self.head_steps, 0, self.head_velocity.size)
             sides = [
-                float(functional.cross_entropy(at(self.head, sign * self.s.smoothing, u, inputs), labels))
+                float(
+                    functional.cross_entropy(
+                        at(self.head, sign * self.s.smoothing, u, inputs), labels
+                    )
+                )
                 for sign in (1, -1)
             ]
             slope = (sides[0] - sides[1]) / (2 * self.s.smoothing)
@@ -141,8 +155,11 @@ def test_rounds_follow_the_equations(
         paper.apply(m)
         assert close(clients[m].parameters(), toy.flat_of(paper.bottoms[m]), 5e-5)
     assert min(paper.clipped.values()) > 0, "the clip must have been seen at work on both sides"
-    # far beyond the bounds above (signs have no large elements: they move each parameter by less than normals)
+    # far beyond the bounds above (signs have no large elements: they move each parameter by less
+    # than normals)
     moved = 2e-3 if law == "rademacher" else 1e-2
-    assert all(not close(c.parameters(), toy.bottom_model(c.client).flat.numpy(), moved) for c in clients)
+    assert all(
+        not close(c.parameters(), toy.bottom_model(c.client).flat.numpy(), moved) for c in clients
+    )
     moved = not np.array_equal(server.parameters(), toy.make_head("frozen").model.flat.numpy())
     assert moved == (training != "frozen")

@@ -1,7 +1,9 @@
-"""Transcript forcing from the raw table: releases are given out again on two tables that differ in one record.
+"""Transcript forcing from the raw table: releases are given out again on two tables that differ in
+one record.
 
-If nothing but releases and a record's own features reach what persists, every sum over rows without that record is the
-same before its noise, bit for bit. Controls leave one premise of the proof out, each of which must show.
+If nothing but releases and a record's own features reach what persists, every sum over rows without
+that record is the same before its noise, bit for bit. Controls leave one premise of the proof out,
+each of which must show.
 """
 
 import itertools
@@ -36,17 +38,25 @@ CHANGED = 3
 def differing(
     folder: Path, *overrides: str, spoil: Spoil = lambda server, clients: None
 ) -> tuple[int, int, int]:
-    """Return how many sums differ over rows without and with the changed record, and how many are without."""
+    """Return how many sums differ over rows without and with the changed record, and how many are
+    without.
+    """
     one, two = table(folder / "one.csv"), table(folder / "two.csv", CHANGED)
     at = training_row(one, two)
     first = transcript(sound(one, *overrides), spoil=spoil)
     again = transcript(sound(one, *overrides), first, spoil=spoil)
     other = transcript(sound(two, *overrides), first, spoil=spoil)
     assert again.slopes.sums.keys() == other.slopes.sums.keys() == first.ids.keys()
-    assert all(np.array_equal(again.slopes.sums[a], first.slopes.sums[a]) for a in first.ids), "control"
-    assert all(np.array_equal(first.ids[a], other.ids[a]) for a in first.ids), "batches hang on no values"
+    assert all(np.array_equal(again.slopes.sums[a], first.slopes.sums[a]) for a in first.ids), (
+        "control"
+    )
+    assert all(np.array_equal(first.ids[a], other.ids[a]) for a in first.ids), (
+        "batches hang on no values"
+    )
     without = {a for a, ids in first.ids.items() if at not in ids}
-    changed = {a for a in first.ids if not np.array_equal(first.slopes.sums[a], other.slopes.sums[a])}
+    changed = {
+        a for a in first.ids if not np.array_equal(first.slopes.sums[a], other.slopes.sums[a])
+    }
     if first.heads and other.heads:
         order = list(first.ids)
         pairs = zip(order, first.heads.sums, other.heads.sums, strict=True)
@@ -71,7 +81,9 @@ def test_a_gathered_release_is_the_sum_over_all_its_uploads(tmp_path):
         counts = [itertools.count() for _ in clients]
         server._slopes = summing
 
-    made = transcript(sound(table(tmp_path / "one.csv"), "method.gather=4", "budget.updates=90"), spoil=spoil)
+    made = transcript(
+        sound(table(tmp_path / "one.csv"), "method.gather=4", "budget.updates=90"), spoil=spoil
+    )
     assert len(made.slopes.sums) > 8
     for place, released in made.slopes.sums.items():
         np.testing.assert_array_equal(released, apart[place])
@@ -97,8 +109,12 @@ def test_the_server_keeps_the_mean_of_both_ends_of_all_directions(tmp_path):
     transcript(sound(table(tmp_path / "one.csv"), "method.perturbations=2"), spoil=spoil)
     assert len(kept) > 20
     for body, values_BE in zip(bodies, kept, strict=True):
-        np.testing.assert_allclose(values_BE, (body.plus + body.minus).mean(0) / 2, rtol=1e-5, atol=1e-6)
-        assert np.abs(values_BE - body.plus.mean(0)).max() > 1e-4, "control: one end of each direction"
+        np.testing.assert_allclose(
+            values_BE, (body.plus + body.minus).mean(0) / 2, rtol=1e-5, atol=1e-6
+        )
+        assert np.abs(values_BE - body.plus.mean(0)).max() > 1e-4, (
+            "control: one end of each direction"
+        )
 
 
 def training_row(one: Path, two: Path) -> int:
@@ -118,7 +134,9 @@ def test_sums_without_the_record_are_bit_equal_under_forced_releases(tmp_path, o
 
 
 @pytest.mark.parametrize("premise", ["data.scale=standard", "data.split=stratified"])
-def test_control_what_is_fitted_on_the_table_moves_sums_without_the_record(tmp_path, monkeypatch, premise):
+def test_control_what_is_fitted_on_the_table_moves_sums_without_the_record(
+    tmp_path, monkeypatch, premise
+):
     """A mode that let these pass would be found out; the other premises are kept."""
     monkeypatch.setattr(privacy_setting, "_fitted", lambda data: ())
     key, _, value = premise.partition("=")
@@ -132,8 +150,12 @@ def test_control_what_is_fitted_on_the_table_moves_sums_without_the_record(tmp_p
     one, two = table(tmp_path / "one.csv"), table(tmp_path / "two.csv", CHANGED)
     first = transcript(fitted(one))
     other = transcript(fitted(two), first)
-    differ = [a for a, s in first.slopes.sums.items() if not np.array_equal(s, other.slopes.sums[a])]
-    assert len(differ) > 0.9 * len(first.ids), "batches of a tenth of the rows: most are without the record"
+    differ = [
+        a for a, s in first.slopes.sums.items() if not np.array_equal(s, other.slopes.sums[a])
+    ]
+    assert len(differ) > 0.9 * len(first.ids), (
+        "batches of a tenth of the rows: most are without the record"
+    )
 
 
 @pytest.mark.parametrize("training", ["sgd", "zo"])
@@ -160,7 +182,9 @@ def test_control_a_layer_that_mixes_the_records_of_a_batch_is_caught(tmp_path):
     def spoil(server: Any, clients: list[Any]) -> None:
         for client in clients:
             embed = client.bottom.embed_along
-            client.bottom.embed_along = lambda *args, of=embed: of(*args) - of(*args).mean(2, keepdims=True)
+            client.bottom.embed_along = lambda *args, of=embed: (
+                of(*args) - of(*args).mean(2, keepdims=True)
+            )
 
     without, _, count = differing(tmp_path, spoil=spoil)
     assert without > count / 2

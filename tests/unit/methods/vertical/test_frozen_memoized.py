@@ -1,4 +1,6 @@
-"""Frozen clients against the server: every row noised once and repeated, and no more than that leaves a client."""
+"""Frozen clients against the server: every row noised once and repeated, and no more than that
+leaves a client.
+"""
 
 # D rows, N held-out rows, E embedding width
 
@@ -18,7 +20,12 @@ from raydpzv.keys import Key
 from raydpzv.methods.roles import Order, Upload
 from raydpzv.methods.vertical.row_release import MemoizedRelease
 from raydpzv.privacy import integer_release
-from raydpzv.privacy.integer_release import GRID, IntegerRelease, release_integers, release_rows_once
+from raydpzv.privacy.integer_release import (
+    GRID,
+    IntegerRelease,
+    release_integers,
+    release_rows_once,
+)
 from raydpzv.sim.privacy_filter import privacy_filter
 from raydpzv.wire.messages import Start
 
@@ -42,7 +49,9 @@ def source(name: str) -> Callable[[int], bytes]:
 def seeded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Noise from a seed in place of the system's, so that a test's verdict is always the same."""
     monkeypatch.setattr(
-        integer_release, "release_integers", functools.partial(release_integers, source=source("frozen"))
+        integer_release,
+        "release_integers",
+        functools.partial(release_integers, source=source("frozen")),
     )
 
 
@@ -62,7 +71,9 @@ def test_a_row_is_noised_once_and_repeated_for_ever() -> None:
     mixed, some = release.release(np.array([12, 3, 11]), ROWS[[12, 3, 11]])
     assert np.array_equal(mixed[1], first[3])
     assert [r.ids.tolist() for r in some] == [[12, 11]]
-    other = MemoizedRelease(IntegerRelease(1.0, 1, 2.0, 1), len(ROWS)).release(np.arange(10), ROWS[:10])[0]
+    other = MemoizedRelease(IntegerRelease(1.0, 1, 2.0, 1), len(ROWS)).release(
+        np.arange(10), ROWS[:10]
+    )[0]
     assert not np.any(first == other), "control: another client's noise is another"
 
 
@@ -74,14 +85,20 @@ def test_what_is_sent_is_the_clipped_row_and_noise_of_the_law(seeded: None) -> N
     assert stats.kstest(noise, "norm").pvalue > 1e-3
     for wrong in (0.9, 1.1):
         assert stats.kstest(noise, stats.norm(0, wrong).cdf).pvalue < 1e-6
-    assert np.array_equal(np.rint(sent / (limit / GRID)).astype(np.float32) * np.float32(limit / GRID), sent)
+    assert np.array_equal(
+        np.rint(sent / (limit / GRID)).astype(np.float32) * np.float32(limit / GRID), sent
+    )
     assert (receipt.mechanism, receipt.sigma) == ("rounded gaussian", z * GRID)
     assert (receipt.sensitivity_replace, receipt.sensitivity_add_remove) == (2 * GRID, GRID)
 
 
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 1e30])
-def test_no_row_is_longer_than_the_sensitivity_says(scale: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What goes into the noise: whole numbers of norm at most G, whatever was rounded; not a number counts as zero."""
+def test_no_row_is_longer_than_the_sensitivity_says(
+    scale: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What goes into the noise: whole numbers of norm at most G, whatever was rounded; not a number
+    counts as zero.
+    """
     seen: list[np.ndarray] = []
 
     def spy(sums_P: np.ndarray, how: IntegerRelease, **of: Any) -> tuple[np.ndarray, Any]:
@@ -109,12 +126,16 @@ def neighbours() -> tuple[PreparedVertical, PreparedVertical, int]:
     return prepared, other, row
 
 
-def test_a_replaced_record_moves_its_own_row_alone(seeded: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_replaced_record_moves_its_own_row_alone(
+    seeded: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     prepared, other, row = neighbours()
     sent = []
     for run in (prepared, other):
         monkeypatch.setattr(
-            integer_release, "release_integers", functools.partial(release_integers, source=source("twice"))
+            integer_release,
+            "release_integers",
+            functools.partial(release_integers, source=source("twice")),
         )
         sent.append(uploads(run, 0, 1)[0])
     here, there = sent
@@ -144,10 +165,14 @@ def test_accuracy_at_epsilon_8_on_digits(seeded: None) -> None:
 
     def median(epsilon: float) -> float:
         runs = [
-            raydpzv.run(raydpzv.load("frozen", [*RUN, f"privacy.epsilon={epsilon}", f"seed={seed}"]))
+            raydpzv.run(
+                raydpzv.load("frozen", [*RUN, f"privacy.epsilon={epsilon}", f"seed={seed}"])
+            )
             for seed in range(5)
         ]
-        assert all(c["epsilon"] == pytest.approx(epsilon) for run in runs for c in run.summary["epsilon"])
+        assert all(
+            c["epsilon"] == pytest.approx(epsilon) for run in runs for c in run.summary["epsilon"]
+        )
         return statistics.median(run.summary["accuracy"] for run in runs)
 
     assert median(8.0) >= 0.82
@@ -163,7 +188,9 @@ def test_both_engines_fit_the_same_head(seeded: None) -> None:
         for client in range(4):
             ids = np.arange(1437, dtype=np.int32)
             values = generator.standard_normal((1437, 16)).astype(np.float32)
-            server.top.put(client, ids if client else ids[5:], values if client else values[5:], client + 1)
+            server.top.put(
+                client, ids if client else ids[5:], values if client else values[5:], client + 1
+            )
         before = server.top.parameters()
         server.top.fit(0.25)
         heads.append(server.top.parameters())
@@ -173,7 +200,9 @@ def test_both_engines_fit_the_same_head(seeded: None) -> None:
 
 def test_its_account_is_one_release_a_record_however_long_it_runs() -> None:
     short, long = (
-        raydpzv.run(raydpzv.load("frozen", [*RUN, "method.batch=64", f"budget.updates={n}"])).summary
+        raydpzv.run(
+            raydpzv.load("frozen", [*RUN, "method.batch=64", f"budget.updates={n}"])
+        ).summary
         for n in (30, 300)
     )
     assert [c["epsilon"] for c in short["epsilon"]] == [c["epsilon"] for c in long["epsilon"]]
@@ -194,7 +223,11 @@ def test_a_row_that_is_noised_twice_ends_the_run() -> None:
 @pytest.mark.parametrize(
     ("scenario", "change", "said"),
     [
-        ("digits_private", "privacy.adversary=server", "frozen clients, whose rows are noised once"),
+        (
+            "digits_private",
+            "privacy.adversary=server",
+            "frozen clients, whose rows are noised once",
+        ),
         (
             "digits_dpzv",
             "privacy={mode='proved', adversary='server', epsilon=1.0, clip=1.0}",
@@ -219,7 +252,10 @@ def test_what_does_not_go_together_is_refused(scenario: str, change: str, said: 
     if change == "privacy.mode=paper":
         change = "privacy={mode='paper', sigma=1.0, delta=1e-5, clip=1.0}"
     if change.startswith("data."):
-        given = (*given[1:], "data={source='digits', centre=0.35, spread=0.2, scale='public', split='plain'}")
+        given = (
+            *given[1:],
+            "data={source='digits', centre=0.35, spread=0.2, scale='public', split='plain'}",
+        )
         change = {
             "data.scale=standard": "data={source='digits', scale='standard', split='plain'}",
             "data.split=stratified": "data.split=stratified",

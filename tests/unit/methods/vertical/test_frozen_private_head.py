@@ -1,4 +1,6 @@
-"""Frozen clients with a head by DP-SGD: the released sum against autograd, and what reaches it of other records."""
+"""Frozen clients with a head by DP-SGD: the released sum against autograd, and what reaches it of
+other records.
+"""
 
 from typing import Any
 
@@ -15,7 +17,9 @@ from tests.helpers.sound_runs import CLASSES, CLIENTS, WatchedGradient, sound, t
 CLIP, LR = 0.4, 0.5
 HEAD = (
     f"method={{name='frozen', batch=8, server='dp_sgd', server_lr={LR}, server_momentum=0.0}}",
-    *("model.head=linear", f"privacy.clip={CLIP}", "budget.updates=30"),
+    "model.head=linear",
+    f"privacy.clip={CLIP}",
+    "budget.updates=30",
 )
 
 
@@ -68,7 +72,9 @@ def test_the_sum_is_that_of_clipped_gradients_by_autograd_and_the_head_descends_
         np.testing.assert_allclose(server.parameters(), step, rtol=1e-6, atol=1e-6)
 
 
-def test_sums_without_the_record_are_bit_equal_under_forced_releases_and_not_if_the_head_leaks(tmp_path):
+def test_sums_without_the_record_are_bit_equal_under_forced_releases_and_not_if_the_head_leaks(
+    tmp_path,
+):
     one, two = table(tmp_path / "one.csv"), table(tmp_path / "two.csv", 3)
 
     def differing(leak: bool) -> tuple[int, int]:
@@ -81,10 +87,13 @@ def test_sums_without_the_record_are_bit_equal_under_forced_releases_and_not_if_
         if leak:
             leaky(other[0])
         assert all(np.array_equal(a, b) for a, b in zip(rows, served(*other[:2]), strict=True))
-        moved = [not np.array_equal(x, y) for x, y in zip(first[2].sums, other[2].sums, strict=True)]
+        moved = [
+            not np.array_equal(x, y) for x, y in zip(first[2].sums, other[2].sums, strict=True)
+        ]
         features = [
             np.concatenate(
-                [c.x_train.reshape(len(c.x_train), -1) for c in prepare_vertical(sound(p)).clients], 1
+                [c.x_train.reshape(len(c.x_train), -1) for c in prepare_vertical(sound(p)).clients],
+                1,
             )
             for p in (one, two)
         ]
@@ -117,7 +126,11 @@ def leaky(server: Any) -> None:
 def test_epsilon_is_that_of_the_releases_a_record_took_part_in(tmp_path, relation, change):
     spec = sound(table(tmp_path / "one.csv"), *HEAD, f"privacy.relation={relation}")
     run = raydpzv.run(spec)
-    (claim,) = [c for c in run.summary["epsilon"] if c["adversary"] == "client" and c["relation"] == relation]
+    (claim,) = [
+        c
+        for c in run.summary["epsilon"]
+        if c["adversary"] == "client" and c["relation"] == relation
+    ]
     assert claim["holds"]
     for row in run.rows("release").to_pylist():
         assert row["sensitivity_add_remove"] == pytest.approx(CLIP / 8)

@@ -59,10 +59,14 @@ def test_a_zero_embedding_has_a_gradient() -> None:
 
 
 def test_inner_layers_get_noise_of_its_law_before_their_activation() -> None:
-    """One layer of ones in front of the identity: what comes out beyond the mean is √3 c times a uniform draw."""
+    """One layer of ones in front of the identity: what comes out beyond the mean is √3 c times a
+    uniform draw.
+    """
     model = FlatModel(lambda: mlp((1,), (1,), 1), toy.KEY / "flat")
     model.flat.copy_(torch.tensor([0.0, 5.0, 1.0, 0.0]))  # w_1 = 0, b_1 = 5, w_2 = 1, b_2 = 0
-    noise = EmbeddingRelease(RowPrivacy(noise=NOISE, sigma=0.0, layers=(0.4,))).layer_noise((0, 1, 0))
+    noise = EmbeddingRelease(RowPrivacy(noise=NOISE, sigma=0.0, layers=(0.4,))).layer_noise(
+        (0, 1, 0)
+    )
     rows = np.arange(5000)
     sender = TorchBottom(model, torch.zeros(5000, 1), torch.zeros(1, 1), BottomTraining())
     found = (sender.embed(rows, noise).ravel() - 5.0) / 0.4
@@ -71,9 +75,13 @@ def test_inner_layers_get_noise_of_its_law_before_their_activation() -> None:
     assert stats.kstest(found * 0.9, stats.uniform(-reach, 2 * reach).cdf).pvalue < 1e-4
     assert found.std() == pytest.approx(1.0, abs=0.03)
     gaussian = RowPrivacy(noise=NOISE, sigma=0.0, layers=(0.4,), law="gaussian")
-    normal = (sender.embed(rows, EmbeddingRelease(gaussian).layer_noise((0, 1, 0))).ravel() - 5.0) / 0.4
+    normal = (
+        sender.embed(rows, EmbeddingRelease(gaussian).layer_noise((0, 1, 0))).ravel() - 5.0
+    ) / 0.4
     assert stats.kstest(normal, stats.norm.cdf).pvalue > 1e-3
-    assert stats.kstest(found, stats.norm.cdf).pvalue < 1e-4, "control: the uniform law is not taken for it"
+    assert stats.kstest(found, stats.norm.cdf).pvalue < 1e-4, (
+        "control: the uniform law is not taken for it"
+    )
     assert sender.embed(rows) == pytest.approx(5.0)
     # before the activation: a ReLU cuts what the noise brings below 0
     model.flat[1] = 0.0
@@ -118,7 +126,9 @@ def test_noise_on_the_gradient_is_on_each_rows_own_clipped_gradient() -> None:
         own = exact.body.values * toy.BATCH
         norms = np.linalg.norm(own, axis=1, keepdims=True)
         cut += int((norms > 0.03).sum())
-        draws = NOISE.normal(toy.BATCH * toy.WIDTH, (m, upload.step, 0)).reshape(toy.BATCH, toy.WIDTH)
+        draws = NOISE.normal(toy.BATCH * toy.WIDTH, (m, upload.step, 0)).reshape(
+            toy.BATCH, toy.WIDTH
+        )
         expected = (own * np.minimum(1, 0.03 / np.maximum(norms, 1e-9)) + 0.3 * draws) / toy.BATCH
         assert sent.body.values == pytest.approx(expected, abs=1e-6)
         (release,) = sent.releases

@@ -18,7 +18,8 @@ DATA = toy.make_data()
 
 def sgd_parties(data: toy.Data, momentum: float) -> tuple[list[SgdClient], SgdServer]:
     clients = [
-        SgdClient(m, toy.make_bottom(data, m, descent=FirstOrder(0.5, momentum))) for m in range(toy.CLIENTS)
+        SgdClient(m, toy.make_bottom(data, m, descent=FirstOrder(0.5, momentum)))
+        for m in range(toy.CLIENTS)
     ]
     head = toy.make_head("sgd", lr=0.2, momentum=momentum)
     server = SgdServer(toy.make_top(data, head), toy.batches("server"), toy.SIZES)
@@ -35,7 +36,9 @@ def test_split_sgd_is_central_sgd_on_the_composed_model(momentum: float) -> None
         loss = central.loss([central.embed(m, ids) for m in range(toy.CLIENTS)], ids)
         central.step(loss, range(toy.CLIENTS))
         uploads = [clients[o.client].process(o) for o in orders]
-        assert all(u.body.wire_bytes == o.upload_bytes for u, o in zip(uploads, orders, strict=True))
+        assert all(
+            u.body.wire_bytes == o.upload_bytes for u, o in zip(uploads, orders, strict=True)
+        )
         # the last to arrive closes the round, whoever it is
         *early, last = uploads[step % toy.CLIENTS :] + uploads[: step % toy.CLIENTS]
         assert [list(server.receive(u)) for u in early] == [[]] * (toy.CLIENTS - 1)
@@ -69,7 +72,9 @@ def test_an_sgd_client_needs_rows_first() -> None:
 
 
 def frozen_parties() -> tuple[list[FrozenClient], FrozenServer]:
-    clients = [FrozenClient(m, toy.make_bottom(DATA, m), toy.batches(m)) for m in range(toy.CLIENTS)]
+    clients = [
+        FrozenClient(m, toy.make_bottom(DATA, m), toy.batches(m)) for m in range(toy.CLIENTS)
+    ]
     head = toy.make_head("sgd", lr=0.1, momentum=0.9)
     server = FrozenServer(toy.make_top(DATA, head), toy.SIZES)
     return clients, server

@@ -39,9 +39,14 @@ def central_model() -> Central:
 
 
 @pytest.mark.parametrize("decay", [None, 7])
-def test_asynchronous_updates_are_sgd_on_the_composed_model_with_stale_embeddings(decay: int | None) -> None:
+def test_asynchronous_updates_are_sgd_on_the_composed_model_with_stale_embeddings(
+    decay: int | None,
+) -> None:
     """Each step of torch's sees the others' cached embeddings, which have no gradient."""
-    clients, server = vafl_clients(DATA, SETTINGS, lr_decay=decay), vafl_server(DATA, lr_decay=decay)
+    clients, server = (
+        vafl_clients(DATA, SETTINGS, lr_decay=decay),
+        vafl_server(DATA, lr_decay=decay),
+    )
     central = central_model()
     cache = torch.zeros(toy.ROWS, toy.CLIENTS, toy.WIDTH, dtype=torch.float64)
     orders, steps = {o.client: o for o in server.first_orders()}, [0] * toy.CLIENTS
@@ -59,7 +64,10 @@ def test_asynchronous_updates_are_sgd_on_the_composed_model_with_stale_embedding
         assert orders[m].body.wire_bytes == toy.BATCH * 4 * toy.WIDTH
         assert orders[m].loss == pytest.approx(float(loss.detach()), abs=1e-5)
         if decay:
-            for optimiser, size in ((central.of_head, 0.2), *((o, 0.5) for o in central.of_bottoms)):
+            for optimiser, size in (
+                (central.of_head, 0.2),
+                *((o, 0.5) for o in central.of_bottoms),
+            ):
                 optimiser.param_groups[0]["lr"] = size * decay / (decay + round - 1)
         central.step(loss, [m])
     for order in orders.values():
@@ -148,8 +156,14 @@ def test_synchronous_is_block_sgd_on_one_batch() -> None:
 
 
 def test_t_synchronous_steps_once_for_t_uploads_and_answers_all_of_them() -> None:
-    """The head's gradient is the mean of the t uploads', each client's that of its own rows' mean loss."""
-    clients, server, central = vafl_clients(DATA, SETTINGS), vafl_server(DATA, Synchrony(2)), central_model()
+    """The head's gradient is the mean of the t uploads', each client's that of its own rows' mean
+    loss.
+    """
+    clients, server, central = (
+        vafl_clients(DATA, SETTINGS),
+        vafl_server(DATA, Synchrony(2)),
+        central_model(),
+    )
     orders = {o.client: o for o in server.first_orders()}
     for step in range(6):
         pair = [step % toy.CLIENTS, (step + 1) % toy.CLIENTS]
@@ -262,7 +276,9 @@ def test_a_query_is_answered_with_the_model_as_it_is_and_keeps_the_running_round
 
 def test_an_empty_poisson_batch_moves_nothing() -> None:
     client, server = vafl_clients(DATA, FirstOrder(0.5))[0], vafl_server(DATA, fixed_batches=False)
-    client._batches = type("None_", (), {"draw": staticmethod(lambda step: np.zeros(0, np.int32))})()
+    client._batches = type(
+        "None_", (), {"draw": staticmethod(lambda step: np.zeros(0, np.int32))}
+    )()
     before = (client.parameters(), server.parameters())
     (order,) = server.receive(client.work())
     client.apply(order)

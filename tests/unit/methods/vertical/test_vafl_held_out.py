@@ -35,7 +35,9 @@ def neighbour() -> Data:
 
 def vafl_client(data: Data, trial: int) -> VaflClient:
     privacy = RowPrivacy(CLIP, SIGMA, SeededNoise(Key(trial)))
-    return VaflClient(0, make_bottom(data, 0, descent=FirstOrder(0.1), clip=CLIP), batches(0), privacy)
+    return VaflClient(
+        0, make_bottom(data, 0, descent=FirstOrder(0.1), clip=CLIP), batches(0), privacy
+    )
 
 
 def zoo_client(data: Data, trial: int) -> ZooVflClient:
@@ -53,19 +55,27 @@ def held_out(client: SplitClient, answers: list[Body]) -> tuple[list[Upload], np
 
 def answers_of(trial: int) -> list[Body]:
     generator = (Key(trial) / "answers").generator()
-    return [Gradient(generator.standard_normal((BATCH, WIDTH)).astype(np.float32)) for _ in range(3)]
+    return [
+        Gradient(generator.standard_normal((BATCH, WIDTH)).astype(np.float32)) for _ in range(3)
+    ]
 
 
 def test_those_of_backpropagation_tell_the_record_and_the_noised_rows_do_not() -> None:
-    """It knows what it answered, trains both candidates on that, and takes the one whose embeddings came."""
-    printed = epsilon_of(2 * CLIP * np.sqrt(4 * BATCH) / SIGMA, 1e-5)  # by the range of all rows sent
+    """It knows what it answered, trains both candidates on that, and takes the one whose embeddings
+    came.
+    """
+    printed = epsilon_of(
+        2 * CLIP * np.sqrt(4 * BATCH) / SIGMA, 1e-5
+    )  # by the range of all rows sent
     assert printed < 0.01
     known = by_noised_rows = 0
     for trial in range(TRIALS):
         secret = (Key(trial) / "secret").seed64() % 2
         candidates, answers = (DATA, neighbour()), answers_of(trial)
         uploads, came_NE = held_out(vafl_client(candidates[secret], trial), answers)
-        misses = [np.abs(held_out(vafl_client(c, TRIALS), answers)[1] - came_NE).sum() for c in candidates]
+        misses = [
+            np.abs(held_out(vafl_client(c, TRIALS), answers)[1] - came_NE).sum() for c in candidates
+        ]
         known += (misses[1] < misses[0]) == secret
         clean = [make_bottom(c, 0, clip=CLIP).embed(uploads[0].body.ids) for c in candidates]
         distances = [np.square(uploads[0].body.values - rows).sum() for rows in clean]
@@ -78,5 +88,7 @@ def test_those_of_zoo_vfl_are_a_function_of_the_servers_answers() -> None:
     answers: list[Body] = [LossDifference(np.array([d], np.float32)) for d in (0.3, -0.2, 0.5)]
     found = [held_out(zoo_client(data, 1), answers)[1] for data in (DATA, neighbour())]
     assert np.array_equal(*found)
-    moved = held_out(zoo_client(DATA, 1), [*answers[:2], LossDifference(np.array([0.4], np.float32))])[1]
+    moved = held_out(
+        zoo_client(DATA, 1), [*answers[:2], LossDifference(np.array([0.4], np.float32))]
+    )[1]
     assert not np.array_equal(found[0], moved), "control: the last answer moves them"

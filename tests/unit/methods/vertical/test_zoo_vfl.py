@@ -28,7 +28,12 @@ def zoo_parties(settings: ZerothOrder, privacy: RowPrivacy | None = None):
     rule, clip = Rule(settings.law, settings.momentum), privacy.clip if privacy else None
     clients = [
         ZooVflClient(
-            m, toy.make_bottom(DATA, m, rule=rule, clip=clip), toy.batches(m), settings, toy.KEY, privacy
+            m,
+            toy.make_bottom(DATA, m, rule=rule, clip=clip),
+            toy.batches(m),
+            settings,
+            toy.KEY,
+            privacy,
         )
         for m in range(toy.CLIENTS)
     ]
@@ -36,7 +41,9 @@ def zoo_parties(settings: ZerothOrder, privacy: RowPrivacy | None = None):
 
 
 def test_zoo_vfls_estimate_is_the_directional_derivative() -> None:
-    """(ℓ(w + λu) - ℓ(w)) / λ against autograd's u · ∇ℓ(w) in float64, with the others' cached embeddings."""
+    """(ℓ(w + λu) - ℓ(w)) / λ against autograd's u · ∇ℓ(w) in float64, with the others' cached
+    embeddings.
+    """
     clients, server = zoo_parties(ZOO)
     orders = {o.client: o for o in server.first_orders()}
     seen = []
@@ -45,7 +52,10 @@ def test_zoo_vfls_estimate_is_the_directional_derivative() -> None:
         head = toy.in_double(toy.top, torch.from_numpy(server.parameters()))
         model = toy.in_double(toy.bottom, torch.from_numpy(clients[m].parameters()))
         cache = server.top.table.get(upload.ids).double()
-        parts = [model(DATA.x[m][upload.ids].double()) if k == m else cache[:, k] for k in range(toy.CLIENTS)]
+        parts = [
+            model(DATA.x[m][upload.ids].double()) if k == m else cache[:, k]
+            for k in range(toy.CLIENTS)
+        ]
         loss = functional.cross_entropy(head(torch.cat(parts, 1)), DATA.y[upload.ids])
         gradients = torch.autograd.grad(loss, list(model.parameters()))
         flat = torch.cat([g.reshape(-1) for g in gradients]).numpy()
@@ -62,7 +72,9 @@ def test_zoo_vfls_estimate_is_the_directional_derivative() -> None:
     # a step across a ReLU's kink is the one place where they may differ by more than rounding
     assert np.median(np.abs(found - true)) < 1e-3
     assert np.abs(found - true).max() < 0.01
-    assert np.median(np.abs(found - 1.5 * true)) > 1e-3, "control: an estimate of 1.5 times the derivative"
+    assert np.median(np.abs(found - 1.5 * true)) > 1e-3, (
+        "control: an estimate of 1.5 times the derivative"
+    )
 
 
 def test_zoo_vfl_makes_two_releases_per_upload_of_one_noise_each() -> None:
@@ -72,8 +84,12 @@ def test_zoo_vfl_makes_two_releases_per_upload_of_one_noise_each() -> None:
     assert isinstance(upload.body, EmbeddingPair)
     assert [r.perturbation for r in upload.releases] == [0, 1]
     assert all(r.receipt.sensitivity_replace == 0.6 for r in upload.releases)
-    here = upload.body.values - noise.normal(toy.BATCH * toy.WIDTH, (0, 0, 0)).reshape(toy.BATCH, toy.WIDTH)
-    ahead = upload.body.ahead - noise.normal(toy.BATCH * toy.WIDTH, (0, 0, 1)).reshape(toy.BATCH, toy.WIDTH)
+    here = upload.body.values - noise.normal(toy.BATCH * toy.WIDTH, (0, 0, 0)).reshape(
+        toy.BATCH, toy.WIDTH
+    )
+    ahead = upload.body.ahead - noise.normal(toy.BATCH * toy.WIDTH, (0, 0, 1)).reshape(
+        toy.BATCH, toy.WIDTH
+    )
     assert np.linalg.norm(here, axis=1).max() <= 0.3 + 1e-6
     assert ahead == pytest.approx(here, abs=0.02)
     (order,) = server.receive(upload)

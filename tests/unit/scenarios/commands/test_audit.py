@@ -15,4 +15,7 @@ def test_progress_names_steps_once_they_are_counted(monkeypatch):
         lines[0]()
         watch(2, 7)
         lines[0]()
-    assert stream.getvalue().splitlines() == ["audit: reading the run and its data", "audit: 2 of 7 steps"]
+    assert stream.getvalue().splitlines() == [
+        "audit: reading the run and its data",
+        "audit: 2 of 7 steps",
+    ]

@@ -22,7 +22,9 @@ def test_lines_fit_and_columns_are_aligned(width):
     assert max(map(len, lines)) <= width
     names = [line for line in lines if line.startswith("  ")]
     starts = {
-        line.index(line.split(maxsplit=2)[1]) for line in names if line.split()[1] in ("folder", "file")
+        line.index(line.split(maxsplit=2)[1])
+        for line in names
+        if line.split()[1] in ("folder", "file")
     }
     assert len(starts) == 1
 

@@ -20,7 +20,10 @@ def own(tmp_path, monkeypatch):
 
 
 def test_parties_are_read_from_one_line():
-    assert given_parties(" bank=income,age  shop=visits ") == {"bank": ("income", "age"), "shop": ("visits",)}
+    assert given_parties(" bank=income,age  shop=visits ") == {
+        "bank": ("income", "age"),
+        "shop": ("visits",),
+    }
     assert given_parties("the bank = yearly income, age; shop=visits;") == {
         "the bank": ("yearly income", "age"),
         "shop": ("visits",),
@@ -54,16 +57,32 @@ def test_what_needs_public_constants_is_written_as_comments(own):
     assert "READ FROM THE DATA (own.csv)" in text
     refused = complaint(call("run", "own.toml"))
     assert "data.classes" in refused
-    uncommented = "\n".join(line.removeprefix("# ") if line in marked else line for line in text.splitlines())
-    call("new", "own", "--data", own, "--parties", PARTIES, "--private", "--public-from-data", "--force")
+    uncommented = "\n".join(
+        line.removeprefix("# ") if line in marked else line for line in text.splitlines()
+    )
+    call(
+        "new",
+        "own",
+        "--data",
+        own,
+        "--parties",
+        PARTIES,
+        "--private",
+        "--public-from-data",
+        "--force",
+    )
     assert tomllib.loads(uncommented) == tomllib.loads((own.parent / "own.toml").read_text())
 
 
-@pytest.mark.parametrize("options", [(), ("--private", "--public-from-data")], ids=["open", "private"])
+@pytest.mark.parametrize(
+    "options", [(), ("--private", "--public-from-data")], ids=["open", "private"]
+)
 def test_each_setting_of_the_file_has_a_comment(own, options):
     assert call("new", "own", "--data", own, "--parties", PARTIES, *options).exit_code == 0
     lines = (own.parent / "own.toml").read_text().splitlines()
-    settings = [line for line in lines if " = " in line and not line.startswith(("#", "bank", "shop"))]
+    settings = [
+        line for line in lines if " = " in line and not line.startswith(("#", "bank", "shop"))
+    ]
     assert len(settings) > 15
     assert [line for line in settings if "  # " not in line] == []
     read = [line for line in settings if line.startswith(("classes", "categories"))]
@@ -82,21 +101,32 @@ def test_a_file_is_replaced_only_by_force(own):
 def test_a_table_elsewhere_has_its_whole_path(own):
     (own.parent / "scenarios").mkdir()
     assert call("new", "scenarios/own", "--data", "own.csv").exit_code == 0
-    assert tomllib.loads((own.parent / "scenarios/own.toml").read_text())["data"]["file"] == str(own)
+    assert tomllib.loads((own.parent / "scenarios/own.toml").read_text())["data"]["file"] == str(
+        own
+    )
 
 
 def test_names_that_toml_quotes_survive(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     heading, *rows = write_own_table(tmp_path / "own.csv").read_text().splitlines()
-    heading = heading.replace("income", "yearly income").replace("city", 'the "city"').replace("age", "Größe")
+    heading = (
+        heading.replace("income", "yearly income")
+        .replace("city", 'the "city"')
+        .replace("age", "Größe")
+    )
     (tmp_path / "own.csv").write_text(
         "\n".join([heading.replace('the "city"', '"the ""city"""'), *rows]) + "\n"
     )
     parties = 'the bank=yearly income,Größe; shop=the "city"'
-    done = call("new", "own", "--data", "own.csv", "--parties", parties, "--private", "--public-from-data")
+    done = call(
+        "new", "own", "--data", "own.csv", "--parties", parties, "--private", "--public-from-data"
+    )
     assert done.exit_code == 0, done.output
     tree = tomllib.loads((tmp_path / "own.toml").read_text())
-    assert tree["split"]["parties"] == {"the bank": ["yearly income", "Größe"], "shop": ['the "city"']}
+    assert tree["split"]["parties"] == {
+        "the bank": ["yearly income", "Größe"],
+        "shop": ['the "city"'],
+    }
     assert list(tree["data"]["centre"]) == ["yearly income", "Größe"]
 
 
@@ -109,7 +139,9 @@ def test_control_characters_of_cells_and_headings_break_no_comment(own):
     assert done.exit_code == 0, done.output
     text = (own.parent / "own.toml").read_text()
     assert '# rare: "Z\\x07ug" of column "ci\\x1bty" is in fewer than' in text
-    assert "ci\x1bty" in [c for part in tomllib.loads(text)["split"]["parties"].values() for c in part]
+    assert "ci\x1bty" in [
+        c for part in tomllib.loads(text)["split"]["parties"].values() for c in part
+    ]
 
 
 @pytest.mark.parametrize(
@@ -119,15 +151,24 @@ def test_control_characters_of_cells_and_headings_break_no_comment(own):
             ["--parties", "bank=incme shop=age"],
             'wanted columns of "own.csv" for "bank", got "incme". Did you mean "income"',
         ),
-        (["--parties", "bank=income shop=name"], 'column "name" of "own.csv" cannot be a feature of "shop"'),
+        (
+            ["--parties", "bank=income shop=name"],
+            'column "name" of "own.csv" cannot be a feature of "shop"',
+        ),
         (["--parties", "bank=income shop=label"], 'for "shop", got "label"'),
         (["--parties", "bank=income"], "split.parties: wanted at least 2 parties"),
-        (["--parties", "bank=income shop=income"], "split.parties: wanted each column in one party"),
+        (
+            ["--parties", "bank=income shop=income"],
+            "split.parties: wanted each column in one party",
+        ),
         (
             ["--parties", "bank=income shop=age,gaps", "--private"],
             '--private: column "gaps" of "own.csv" has ',
         ),
-        (["--target", "lable"], 'column of "own.csv" to predict, got "lable". Did you mean "label"'),
+        (
+            ["--target", "lable"],
+            'column of "own.csv" to predict, got "lable". Did you mean "label"',
+        ),
         (["--target", "name"], "--target: wanted a column of numbers, or of 2 to 50 classes"),
         (["--public-from-data"], "--public-from-data: goes with --private"),
     ],
@@ -138,7 +179,9 @@ def test_what_cannot_be_is_refused_and_nothing_written(own, options, said):
 
 
 def test_a_name_in_no_folder_is_refused(own):
-    assert "wanted a NAME in a folder that exists" in complaint(call("new", "nowhere/own", "--data", own))
+    assert "wanted a NAME in a folder that exists" in complaint(
+        call("new", "nowhere/own", "--data", own)
+    )
 
 
 def test_empty_cells_are_filled_where_nothing_is_claimed(own):
@@ -152,7 +195,10 @@ def test_a_value_of_few_rows_is_named_before_it_is_listed_as_public(tmp_path, mo
     few = (f"{7 if i else 16},{'ab'[i % 2]}" for i in range(len(rows)))
     (tmp_path / "more.csv").write_text(
         "\n".join(
-            ["age,year,ward,label", *(r.replace(",", f",{two},") for r, two in zip(rows, few, strict=True))]
+            [
+                "age,year,ward,label",
+                *(r.replace(",", f",{two},") for r, two in zip(rows, few, strict=True)),
+            ]
         )
         + "\n"
     )
@@ -169,7 +215,8 @@ def test_a_refusal_names_every_public_constant_that_is_missing(own):
     assert call("new", "own", "--data", own, "--parties", PARTIES, "--private").exit_code == 0
     said = complaint(call("run", "own.toml"))
     assert (
-        "; missing as well: data.centre, data.spread (from own.toml); own.toml has such lines, marked" in said
+        "; missing as well: data.centre, data.spread (from own.toml); own.toml has such lines, "
+        "marked" in said
     )
     file = own.parent / "own.toml"
     text = file.read_text()
@@ -183,7 +230,16 @@ def test_column_names_with_blanks_stay_as_they_are(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     rows = (f"{i}.5, {i * 7 % 13}, {i % 2}" for i in range(40))
     (tmp_path / "own.csv").write_text("\n".join(["age, income, label", *rows]) + "\n")
-    words = ("new", "s 1", "--data", "own.csv", "--target", " label", "--private", "--public-from-data")
+    words = (
+        "new",
+        "s 1",
+        "--data",
+        "own.csv",
+        "--target",
+        " label",
+        "--private",
+        "--public-from-data",
+    )
     said = call(*words)
     assert said.exit_code == 0, said.output
     assert "not used" not in said.output

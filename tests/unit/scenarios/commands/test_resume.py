@@ -22,7 +22,9 @@ from scenarios.progress import COMPILING
         ("virtual", "ray", "local"),
     ],
 )
-def test_real_times_come_of_the_runner_that_made_them_and_virtual_ones_of_any(clock, began, goes_on):
+def test_real_times_come_of_the_runner_that_made_them_and_virtual_ones_of_any(
+    clock, began, goes_on
+):
     spec = scenarios.load("vafl", [f"clock.kind={clock}"])
     folder = SimpleNamespace(environment=lambda: {"runner": began} if began else {})
     assert usual_runner(spec, folder) == goes_on
