@@ -100,7 +100,10 @@ class Restarts:
             experiment = fall_back(self._experiment, self._writer, error, status.time)
             self._before += 1  # nobody was lost
         else:
-            done = f"all actors are made again ({self.count} of {self._limit}), and the run continues from"
+            done = (
+                f"all actors are made again ({self.count} of {self._limit}), and the run continues "
+                "from"
+            )
             message = f"{' '.join(str(error).split())[:200]}; {done}"
             fault = {"time": status.time, "party": party, "kind": LOST, "message": message}
             experiment = go_back(self._experiment, self._writer, fault)

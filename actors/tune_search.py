@@ -234,7 +234,10 @@ def _work(
     def run_trial(config: Mapping[str, Any], hooks: TrialHooks) -> str:
         take_data(data)
         if not (folder / SEARCH).is_file():
-            return f"{folder} is not on the machine of this trial; give an --out that all machines of the cluster see"
+            return (
+                f"{folder} is not on the machine of this trial; give an --out that all machines of "
+                "the cluster see"
+            )
         planned, own = trials[config["trial"]], needs[config["trial"]]
         options = RunOptions(
             stop=hooks.stop,

@@ -103,7 +103,10 @@ def _turns(
     for turn in range(repeats + 1):
         for way in WAYS if turn % 2 else reversed(WAYS):
             rate, share = measure(way, updates)
-            line = f"{measure.__name__}, {way}: {rate:.0f} updates per CPU second, {share:.2%} in callbacks"
+            line = (
+                f"{measure.__name__}, {way}: {rate:.0f} updates per CPU second, {share:.2%} in "
+                "callbacks"
+            )
             print(line, file=sys.stderr, flush=True)
             if turn:  # the first turn imports and compiles
                 found[way].append((rate, share))

@@ -51,7 +51,10 @@ class Case:
     def name(self) -> str:
         """What the table says."""
         sampled = ", sampling" if self.sampling else ""
-        return f"{self.users} users, {self.silos} silos, {self.values} values, {self.bits} bits{sampled}"
+        return (
+            f"{self.users} users, {self.silos} silos, {self.values} values, {self.bits} "
+            f"bits{sampled}"
+        )
 
 
 CASES = (

@@ -164,7 +164,10 @@ def report(size: Size, repeats: int, directions: int) -> dict[str, Any]:
         for law in LAWS
     ]
     columns = ["law", "peak / parameters", "target", "rebuild s", "CPU s", "target"]
-    title = f"{whole / 4e6:.1f} M parameters, {directions} directions; one forward call takes {forward:.3f}"
+    title = (
+        f"{whole / 4e6:.1f} M parameters, {directions} directions; one forward call takes "
+        f"{forward:.3f}"
+    )
     show(title, columns, table)
     return {
         "round": ratios,

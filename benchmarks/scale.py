@@ -224,10 +224,12 @@ def generated(turns: Mapping[int, list[dict[str, float]]]) -> dict[str, Any]:
             "startup_seconds_at_most": MOST_STARTUP,
             "bytes_per_idle_client_at_most": MOST_BYTES,
         },
-        "met": slower <= MOST_SLOWER
-        and idle <= MOST_BYTES
-        and last["peak_bytes"] <= MOST_PEAK
-        and last["startup_seconds"] <= MOST_STARTUP,
+        "met": (
+            slower <= MOST_SLOWER
+            and idle <= MOST_BYTES
+            and last["peak_bytes"] <= MOST_PEAK
+            and last["startup_seconds"] <= MOST_STARTUP
+        ),
     }
 
 
@@ -307,9 +309,11 @@ def print_sizes(found: list[dict[str, Any]]) -> None:
             f"{f['resident_bytes'] / 1e6:.0f}",
             f"{f['above_idle_bytes'] / 1e6:.1f}",
             f"{f['row_bytes'] / 1e6:.1f}",
-            ""
-            if math.isnan(f["smaller_than_per_client"])
-            else f"{f['smaller_than_per_client']:.2f}",
+            (
+                ""
+                if math.isnan(f["smaller_than_per_client"])
+                else f"{f['smaller_than_per_client']:.2f}"
+            ),
             f"{f['ledger_bytes'] / 1000:.1f}",
             f"{f['ledger_bytes_per_update']:.0f}",
         ]
@@ -317,7 +321,10 @@ def print_sizes(found: list[dict[str, Any]]) -> None:
     ]
     columns = ["mode, clients", "ms / round", "CPU ms", "spread", "literal /", "round 1 s"]
     columns += ["resident", "above idle", "rows", "literal /", "ledger kB", "B / update"]
-    title = "Rounds with many clients: time and memory (MB), also of a model per client (literal), and the ledger"
+    title = (
+        "Rounds with many clients: time and memory (MB), also of a model per client (literal), and "
+        "the ledger"
+    )
     show(title, columns, rows)
 
 

@@ -27,7 +27,10 @@ from raydpzv.records.run_folder import RunFolder
 
 ROOT = Path(__file__).parents[1]
 PASS = "python -c pass"
-_ACTOR = "import ray; from actors.actor_process import ActorProcess; ActorProcess(); import actors.vertical.{}_actor"
+_ACTOR = (
+    "import ray; from actors.actor_process import ActorProcess; ActorProcess(); import "
+    "actors.vertical.{}_actor"
+)
 COMMANDS: dict[str, tuple[str, ...]] = {
     PASS: ("-c", "pass"),
     "raydpzv --help": ("-m", "scenarios", "--help"),

@@ -80,7 +80,10 @@ class Checked:
             traffic = self.cost.bytes_up + self.cost.bytes_down
             found.append(f"an update costs {traffic:,.0f} bytes and {self.cost.seconds:.2g} s")
             if self.updates:
-                whole = f"{traffic * self.updates:,.0f} bytes and {self.cost.seconds * self.updates:,.3g} s"
+                whole = (
+                    f"{traffic * self.updates:,.0f} bytes and "
+                    f"{self.cost.seconds * self.updates:,.3g} s"
+                )
                 found.append(
                     f"{self.updates:,} updates cost about {whole}, plus start and evaluations"
                 )

@@ -94,7 +94,10 @@ def errors(verbose: bool = False) -> Iterator[None]:
 
 
 def _unforeseen(error: Exception, verbose: bool) -> NoReturn:
-    line = f"internal error, {type(error).__name__}: {error} (--verbose shows where, if the command has it)"
+    line = (
+        f"internal error, {type(error).__name__}: {error} (--verbose shows where, if the command "
+        "has it)"
+    )
     _finish(error, line, 1, verbose)
 
 

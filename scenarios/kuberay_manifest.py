@@ -33,8 +33,10 @@ _SHELLS = re.compile(r"[$`;&|<>()*?]")
 """What a shell reads as something else, also within double quotes or in words that look unhurt."""
 _NEEDED = {
     "image": "--image: wanted the image of the pods, which has Ray and raydpzv; give one",
-    "claim": "--claim: wanted a persistent volume claim for the run folder, which a pod that is lost takes along "
-    "otherwise; give its name, or --storage",
+    "claim": (
+        "--claim: wanted a persistent volume claim for the run folder, which a pod that is lost "
+        "takes along otherwise; give its name, or --storage"
+    ),
 }
 
 

@@ -68,15 +68,19 @@ Explain = Annotated[
 Log = Annotated[
     str | None,
     typer.Option(
-        help="Logs, separated by commas: csv (scalars), tensorboard (event files), json (structured), or trackers: "
-        "mlflow, wandb, trackio."
+        help=(
+            "Logs, separated by commas: csv (scalars), tensorboard (event files), json "
+            "(structured), or trackers: mlflow, wandb, trackio."
+        )
     ),
 ]
 Storage = Annotated[
     str | None,
     typer.Option(
-        help="URI (s3://, gs://, hdfs://, abfs://, file://) to upload the folder to, so that any machine can resume it "
-        "(docs/cluster.md)."
+        help=(
+            "URI (s3://, gs://, hdfs://, abfs://, file://) to upload the folder to, so that any "
+            "machine can resume it (docs/cluster.md)."
+        )
     ),
 ]
 Address = Annotated[str | None, typer.Option(help="Ray cluster to join: host:port or auto.")]

@@ -255,7 +255,10 @@ class SearchProgress(SearchWatch):
     def _named(self, trial: int) -> str:
         if trial not in self._changed:
             return str(self._plan.trials[trial])
-        return f"trial {trial} ({', '.join(f'{name}={value}' for name, value in self._changed[trial].items())})"
+        return (
+            f"trial {trial} "
+            f"({', '.join(f'{name}={value}' for name, value in self._changed[trial].items())})"
+        )
 
     def _figures(self, report: Mapping[str, Any]) -> str:
         parts = [f"{report['updates']:,} updates"] if "updates" in report else []

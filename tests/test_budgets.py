@@ -50,7 +50,10 @@ def test_the_rules_find_a_hard_page():
 
 
 def test_code_tables_and_headings_are_no_prose():
-    page = "# What begun\n\n```sh\nwhoever goes on\n```\n\n| begun | whoever |\n|---|---|\n\nA `begun` word.\n"
+    page = (
+        "# What begun\n\n```sh\nwhoever goes on\n```\n\n| begun | whoever |\n|---|---|\n\nA `begun`"
+        " word.\n"
+    )
     assert prose(page).sentences == ("A code word.",)
 
 
@@ -68,7 +71,10 @@ def test_statements_stay_below_their_ceiling(part, rooms):
 
 
 def test_statements_are_counted_without_imports_docstrings_and_layout():
-    source = '"""A module."""\nimport ast\n\n\nclass A:\n    """A class."""\n\n    x: int = 0\n    """A field."""\n'
+    source = (
+        '"""A module."""\nimport ast\n\n\nclass A:\n    """A class."""\n\n    x: int = 0\n    """A '
+        'field."""\n'
+    )
     assert statements(source) == 2
     assert statements(source + "    y: int\n") == 3
     assert statements("f(a, b)\n") == statements("f(\n    a,\n    b,\n)\n") == 1

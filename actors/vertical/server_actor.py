@@ -184,7 +184,10 @@ class VerticalServerActor(ServerActor):
             time=now,
             party=f"client actor {actor}",
             kind="Lost",
-            message=f"the actor was lost and made again; rebuilt {made} (seed, scalar) pairs of the ledger"
+            message=(
+                f"the actor was lost and made again; rebuilt {made} (seed, scalar) pairs of the "
+                "ledger"
+            )
             + self._silent(pasts, now),
         )
 

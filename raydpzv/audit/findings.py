@@ -21,7 +21,10 @@ _SEES = {
     "client": "clients, who know their batches and all releases",
     "external": "anyone with the final model",
 }
-_LEAST = "The ε shown is a lower bound at 95 % for these records. It certifies nothing. FALSIFIED needs 99.9 %."
+_LEAST = (
+    "The ε shown is a lower bound at 95 % for these records. It certifies nothing. FALSIFIED needs "
+    "99.9 %."
+)
 
 
 class _Seen(Protocol):
@@ -81,20 +84,29 @@ def of_ledger(run: RecordedRun, audit: LedgerAudit) -> Finding:
     hidden = (
         "Every release uses every record, so there are no others to compare."
         if not others
-        else "Releases without the changed record stay the same. So ε may count only the releases with it."
-        if audit.hidden == 0
-        else f"Releases without the changed record change by {change} at most. "
-        "So an ε that counts only the releases with it does not hold."
+        else (
+            "Releases without the changed record stay the same. So ε may count only the releases "
+            "with it."
+            if audit.hidden == 0
+            else (
+                f"Releases without the changed record change by {change} at most. "
+                "So an ε that counts only the releases with it does not hold."
+            )
+        )
     )
     notes = (
-        "For each row of the table, raydpzv changed one training record and computed all releases "
-        "without noise.",
+        (
+            "For each row of the table, raydpzv changed one training record and computed all "
+            "releases without noise."
+        ),
         hidden,
         "d / σ: how far the record moves its releases, in standard deviations of the noise.",
-        f"Noise of the {noise.releases:,} released numbers: at most "
-        f"{text.number(noise.deviation_up)} times the stated deviation, at 95 %. "
-        f"Kolmogorov-Smirnov test of the normal law: p = {text.number(noise.p, 2)} (at least "
-        f"{SMALLEST_P:g} wanted).",
+        (
+            f"Noise of the {noise.releases:,} released numbers: at most "
+            f"{text.number(noise.deviation_up)} times the stated deviation, at 95 %. "
+            f"Kolmogorov-Smirnov test of the normal law: p = {text.number(noise.p, 2)} (at least "
+            f"{SMALLEST_P:g} wanted)."
+        ),
         _LEAST,
         *(
             _OUTCOMES[outcome]
@@ -126,8 +138,10 @@ def of_runs(run: RecordedRun, audit: RunsAudit) -> Finding:
         f"{audit.alarms} of {audit.outside}",
     )
     notes = (
-        "The attacker sees the final model and guesses whether the record was changed. As many "
-        "other runs set the threshold.",
+        (
+            "The attacker sees the final model and guesses whether the record was changed. As many "
+            "other runs set the threshold."
+        ),
         f"Bound of Clopper and Pearson, δ = {text.number(audit.delta)}.",
         _LEAST,
     )
@@ -141,8 +155,10 @@ def of_guesses(run: RecordedRun, audit: GuessesAudit) -> Finding:
     heads = ("records changed by a coin", "guesses made", "right guesses")
     row = (f"{audit.canaries:,}", f"{audit.guesses:,}", f"{audit.right:,}")
     notes = (
-        "A coin decided whether each record was changed. The attacker sees the final model and "
-        "guesses the coins.",
+        (
+            "A coin decided whether each record was changed. The attacker sees the final model and "
+            "guesses the coins."
+        ),
         f"Bound of Steinke, Nasr and Jagielski (2023), δ = {text.number(audit.delta)}.",
         _LEAST,
     )
@@ -178,14 +194,21 @@ def of_labels(run: RecordedRun, guesses: Sequence[LabelGuesses]) -> Finding:
     line = (
         f"{FALSIFIED}: the attacker guesses more labels than the proof permits at ε = {where}"
         if broken
-        else f"{NOT_FALSIFIED}: at each ε, the attacker guesses no more labels than the proof permits"
+        else (
+            f"{NOT_FALSIFIED}: at each ε, the attacker guesses no more labels than the proof "
+            "permits"
+        )
     )
     terms = f"δ = {text.number(guesses[0].delta)}, one record's label, against {_SEES['client']}"
     notes = (
-        "The attacker knows all else and chooses between two labels of a record. raydpzv made one "
-        "run at each ε.",
-        "Expected share: the mean of Φ(d/2) over the records. Most that ε permits: Φ(μ/2). All "
-        "intervals hold together at 95 %. The word FALSIFIED needs 99.9 %.",
+        (
+            "The attacker knows all else and chooses between two labels of a record. raydpzv made "
+            "one run at each ε."
+        ),
+        (
+            "Expected share: the mean of Φ(d/2) over the records. Most that ε permits: Φ(μ/2). All "
+            "intervals hold together at 95 %. The word FALSIFIED needs 99.9 %."
+        ),
     )
     facts = {
         "by": "labels",
@@ -253,8 +276,14 @@ _CHANGES = {
 
 
 _OUTCOMES = {
-    REFUSED: "refused: raydpzv does not run a table with such a label, since data.classes does not list it.",
-    OTHER_CLASSES: "classes: such a label changes the list of classes, which all releases depend on. Set data.classes.",
+    REFUSED: (
+        "refused: raydpzv does not run a table with such a label, since data.classes does not list "
+        "it."
+    ),
+    OTHER_CLASSES: (
+        "classes: such a label changes the list of classes, which all releases depend on. Set "
+        "data.classes."
+    ),
 }
 
 

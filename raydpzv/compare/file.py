@@ -333,7 +333,8 @@ def _fresh(name: str, method: dict[str, Any]) -> dict[str, Any]:
     """
     if name not in METHODS:
         raise SpecError(
-            f'method.name: wanted one of {", ".join(METHODS)}, got "{name}". {suggest(name, METHODS)}'.rstrip()
+            f'method.name: wanted one of {", ".join(METHODS)}, got "{name}".'
+            f" {suggest(name, METHODS)}".rstrip()
         )
     descriptor, own = METHODS[name], METHODS[method["name"]].config
     known = _CARRIED[descriptor.kind](descriptor.config, own)
@@ -475,7 +476,10 @@ def _named(make: Callable[[], AnyScenario], where: str) -> AnyScenario:
     except SpecError as error:
         text = str(error)
         if "privacy.clip: wanted" in text:
-            text += '; for all: --set privacy.clip=NUMBER, for one method of a file: private = ["privacy.clip=NUMBER"]'
+            text += (
+                "; for all: --set privacy.clip=NUMBER, for one method of a file: private ="
+                ' ["privacy.clip=NUMBER"]'
+            )
         raise SpecError(text if where in text else f"{where}: {text}") from None
 
 
@@ -489,9 +493,15 @@ def _fault(
         kind = entry if first["loc"][0] == "methods" else file
         known = sorted(kind.model_fields)
         wrong = str(first["loc"][-1])
-        return f"{name}: unknown setting in {where}. {suggest(wrong, known)}Settings here: {', '.join(known)}"
+        return (
+            f"{name}: unknown setting in {where}. {suggest(wrong, known)}Settings here: "
+            f"{', '.join(known)}"
+        )
     if first["type"] == "missing":
-        return f"{name}: wanted in {where}, and it is not there; a comparison names the scenario it is run on"
+        return (
+            f"{name}: wanted in {where}, and it is not there; a comparison names the scenario it is"
+            " run on"
+        )
     name = ".".join(
         str(part) for part in first["loc"] if isinstance(part, int) or str(part).isidentifier()
     )

@@ -110,7 +110,10 @@ def _run_row(planned: Planned, root: Path, found: _Read, reason: str) -> Row:
         outcome = DIVERGED
     again = set_aside(root / RUNS_FOLDER / planned.folder)[1]
     if again:
-        said = f"restarted {again} time{'' if again == 1 else 's'}; what it drew before, set aside, is not in its ε"
+        said = (
+            f"restarted {again} time{'' if again == 1 else 's'}; what it drew before, set aside, is"
+            " not in its ε"
+        )
         why = f"{why}; {said}" if why else said
     return {
         "method": planned.spec.method.name,

@@ -367,7 +367,10 @@ class _Worker:
             return self.pipe.recv()
         except (EOFError, OSError):
             self.process.join()
-            return f"its process ended with status {self.process.exitcode}, perhaps out of memory; try fewer --jobs"
+            return (
+                f"its process ended with status {self.process.exitcode}, perhaps out of memory; try"
+                " fewer --jobs"
+            )
 
     def stop(self) -> None:
         """Stop the run in progress, cleanly."""

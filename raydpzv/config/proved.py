@@ -104,22 +104,37 @@ def _head(spec: VerticalScenario, noise: NoisePlan) -> Iterator[str]:
     given = {"privacy.head_clip": privacy.head_clip, "privacy.head_share": privacy.head_share}
     if noise.head_alone:
         for name in (name for name, value in given.items() if value is not None):
-            yield f"{name}: the head's gradient is all that is released here, cut to privacy.clip; leave it out"
+            yield (
+                f"{name}: the head's gradient is all that is released here, cut to privacy.clip; "
+                "leave it out"
+            )
         return
     for name in (name for name, value in given.items() if value is not None and head != "dp_sgd"):
         yield f'{name}: goes with method.server = "dp_sgd", not "{head}"; leave it out or set that'
     if head == "dp_sgd" and privacy.head_clip is None:
-        yield 'privacy.head_clip: wanted with method.server = "dp_sgd"; give the norm of a gradient, above 0'
+        yield (
+            'privacy.head_clip: wanted with method.server = "dp_sgd"; give the norm of a gradient,'
+            " above 0"
+        )
 
 
 def _noise(spec: VerticalScenario) -> Iterator[str]:
     privacy = spec.privacy
     if privacy.noise == "seeded":
-        yield 'privacy.noise: seeded noise proves nothing, since anyone with the seed subtracts it; use "system"'
+        yield (
+            "privacy.noise: seeded noise proves nothing, since anyone with the seed subtracts it;"
+            ' use "system"'
+        )
     if privacy.sigma is not None:
-        yield 'privacy.sigma: has no meaning with mode = "proved"; give privacy.noise_multiplier, of one record'
+        yield (
+            'privacy.sigma: has no meaning with mode = "proved"; give privacy.noise_multiplier, of'
+            " one record"
+        )
     if privacy.clip is None:
-        yield "privacy.clip: wanted a number above 0, since with noise nothing else bounds one record's part"
+        yield (
+            "privacy.clip: wanted a number above 0, since with noise nothing else bounds one "
+            "record's part"
+        )
 
 
 def _two_of_three(spec: VerticalScenario) -> Iterator[str]:
@@ -162,4 +177,7 @@ def outsider_contradictions(spec: VerticalScenario, setting: str) -> Iterator[st
     if limits := spec.budget.other_limits:
         yield f"{who} a run that ends by its number of updates; leave out {' and '.join(limits)}"
     if timed := sizes_in_order(spec):
-        yield f"{who} an order of updates that does not depend on how large batches are; leave out {timed}"
+        yield (
+            f"{who} an order of updates that does not depend on how large batches are; leave out "
+            f"{timed}"
+        )

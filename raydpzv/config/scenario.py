@@ -87,7 +87,10 @@ class VerticalScenario(Sections):
             return descriptor.unreplayable(method)
         rule = descriptor.rule(method)
         if rule.gathered > 1 and rule.lr.changes:
-            return "step sizes that change (method.lr_at) depend on uploads that no ledger has where some gather"
+            return (
+                "step sizes that change (method.lr_at) depend on uploads that no ledger has where "
+                "some gather"
+            )
         return None
 
 
@@ -148,7 +151,10 @@ class HorizontalScenario(HorizontalSections):
         """Why runs under the wall clock cannot resume as new segments; None if they can."""
         if self.clock.kind == "virtual" or self.descriptor.rule is not None:
             return None
-        return f"{self.method.name} keeps no ledger, so that its updates after the last checkpoint are lost"
+        return (
+            f"{self.method.name} keeps no ledger, so that its updates after the last checkpoint are"
+            " lost"
+        )
 
 
 AnyScenario = VerticalScenario | HorizontalScenario

@@ -150,7 +150,8 @@ def _method(name: Any, where: Origin) -> Method:
         hint = suggest(str(name), METHODS)
         known = ", ".join(METHODS)
         raise SpecError(
-            f"method.name: wanted one of {known}, got {_shown(name)} {where.of('method.name')}. {hint}".rstrip()
+            f"method.name: wanted one of {known}, got {_shown(name)} {where.of('method.name')}."
+            f" {hint}".rstrip()
         )
     found: Method = METHODS[name]
     return found

@@ -51,7 +51,10 @@ def _vertical(spec: VerticalScenario) -> Iterator[str]:
     yield from _party_weights(spec)
     yield from spec.descriptor.contradictions(spec.method, spec)
     if spec.method.coins == "system" and spec.method.batches != "poisson":
-        yield f'method.coins: "system" goes with method.batches = "poisson", got "{spec.method.batches}"'
+        yield (
+            'method.coins: "system" goes with method.batches = "poisson", got '
+            f'"{spec.method.batches}"'
+        )
     if spec.privacy.mode == "proved":
         yield from proof_contradictions(spec, noise)
     else:
@@ -122,19 +125,28 @@ def _losses(spec: CommonSections) -> Iterator[str]:
             f"{'leave it out' if usual == 'cox' else 'use another loss, or such data'}"
         )
     if spec.targets and not is_foreign(spec.loss):
-        yield f'model.targets: goes with a loss of your own, "{spec.loss}" says what it takes; leave it out'
+        yield (
+            f'model.targets: goes with a loss of your own, "{spec.loss}" says what it takes; leave'
+            " it out"
+        )
     for word in getattr(getattr(spec, "privacy", None), "trust", None) or ():
         # one base scenario may compare methods, your own and others
         if word not in (*spec.premises, "method"):
             own = "model.weights" if word == "weights" else f"a {word} of your own"
-            yield f'privacy.trust: "{word}" goes with {own}, which this scenario does not have; leave it out'
+            yield (
+                f'privacy.trust: "{word}" goes with {own}, which this scenario does not have; leave'
+                " it out"
+            )
     timed = spec.loss == "cox"
     of_classes: dict[str, object] = {"data.classes": spec.data.labels}
     if timed or of_numbers(spec.goal):
         of_classes |= {} if timed else {"users.labels": _most_labels(spec)}
         for setting in (name for name, value in of_classes.items() if value is not None):
             kind = "times" if timed else "numbers"
-            yield f'{setting}: is about classes, and model.loss = "{spec.loss}" learns {kind}; leave it out'
+            yield (
+                f'{setting}: is about classes, and model.loss = "{spec.loss}" learns {kind}; leave'
+                " it out"
+            )
     if spec.evaluate.lower and not spec.evaluate.metrics:
         yield "evaluate.lower: names measures of evaluate.metrics, which is not given; leave it out"
 
@@ -184,11 +196,19 @@ def _party_weights(spec: VerticalScenario) -> Iterator[str]:
     for party in given:
         if party not in known:
             names = ", ".join(spec.party_names) or f"0 to {len(clients) - 1}"
-            yield f'model.weights: wanted {names} or server, got "{party}". {suggest(party, known)}'.rstrip()
+            yield (
+                f'model.weights: wanted {names} or server, got "{party}". {suggest(party, known)}'.rstrip()
+            )
     if given.keys() - {"server"} and spec.model.initial != "random":
-        yield f'model.initial: wanted "random" with weights of a party, got "{spec.model.initial}"; leave it out'
+        yield (
+            f'model.initial: wanted "random" with weights of a party, got "{spec.model.initial}";'
+            " leave it out"
+        )
     if spec.model.lora and spec.model.initial != "random":
-        yield f'model.initial: wanted "random" with model.lora, got "{spec.model.initial}"; leave it out'
+        yield (
+            f'model.initial: wanted "random" with model.lora, got "{spec.model.initial}"; leave'
+            " it out"
+        )
     yield from _of_own_models(spec, [spec.model.bottom_of(m) for m in clients])
     yield from _engine(spec)
 
@@ -223,7 +243,10 @@ def _lengths(values: Mapping[str, Any], clients: int) -> Iterator[str]:
     """Complain of lists that do not have one number per client."""
     for name, value in values.items():
         if isinstance(value, tuple) and len(value) != clients:
-            yield f"{name}: wanted one number or {clients} (split.clients), got a list of {len(value)}"
+            yield (
+                f"{name}: wanted one number or {clients} (split.clients), got a list of "
+                f"{len(value)}"
+            )
 
 
 def _updates(spec: VerticalScenario) -> float | None:
@@ -242,21 +265,36 @@ def _privacy(spec: VerticalScenario, noise: NoisePlan | None) -> Iterator[str]:
                 if noise is not None and (noise.proved_heads or noise.memoized)
                 else ""
             )
-            yield f'privacy.{name}: goes with privacy.mode = "proved", not "{privacy.mode}"; leave it out{or_proved}'
+            yield (
+                f'privacy.{name}: goes with privacy.mode = "proved", not "{privacy.mode}"; leave it'
+                f" out{or_proved}"
+            )
     if privacy.mode == "none":
         for name in ("epsilon", "sigma", "delta"):
             if getattr(privacy, name) is not None:
-                yield f'privacy.{name}: has no meaning with privacy.mode = "none"; {_noised_or_without(noise)}'
+                yield (
+                    f'privacy.{name}: has no meaning with privacy.mode = "none";'
+                    f" {_noised_or_without(noise)}"
+                )
         return
     if noise is None:
-        yield f'privacy.mode: "{spec.method.name}" adds no noise; use mode = "none", or method.name = "dpzv"'
+        yield (
+            f'privacy.mode: "{spec.method.name}" adds no noise; use mode = "none", or method.name ='
+            ' "dpzv"'
+        )
     elif noise.memoized:
-        yield f'privacy.mode: "{spec.method.name}" adds no noise with mode = "paper"; use "proved" or "none"'
+        yield (
+            f'privacy.mode: "{spec.method.name}" adds no noise with mode = "paper"; use "proved" or'
+            ' "none"'
+        )
     if (privacy.epsilon is None) == (privacy.sigma is None):
         yield 'privacy: wanted either epsilon or sigma with mode = "paper"; give exactly one'
     yield from _on_means(spec) if noise is None or noise.on == "mean" else _on_rows(spec, noise)
     if privacy.epsilon is not None and spec.budget.updates is None:
-        yield "budget.updates: wanted with privacy.epsilon (the calibration divides ε among the planned updates)"
+        yield (
+            "budget.updates: wanted with privacy.epsilon (the calibration divides ε among the "
+            "planned updates)"
+        )
 
 
 def _noised_or_without(noise: NoisePlan | None) -> str:
@@ -269,15 +307,24 @@ def _noised_or_without(noise: NoisePlan | None) -> str:
 
 def _on_means(spec: VerticalScenario) -> Iterator[str]:
     if spec.privacy.delta is None:
-        yield "privacy.delta: wanted with ε or σ (an ε without δ means nothing here); give a number below 1/rows"
+        yield (
+            "privacy.delta: wanted with ε or σ (an ε without δ means nothing here); give a number "
+            "below 1/rows"
+        )
     if spec.privacy.clip is None:
-        yield "privacy.clip: wanted a number above 0, since with noise nothing else bounds one record's part"
+        yield (
+            "privacy.clip: wanted a number above 0, since with noise nothing else bounds one "
+            "record's part"
+        )
 
 
 def _on_rows(spec: VerticalScenario, noise: NoisePlan) -> Iterator[str]:
     privacy = spec.privacy
     if privacy.epsilon is not None and privacy.clip is None:
-        yield "privacy.clip: wanted with privacy.epsilon (without a clip no ε follows); give a number above 0"
+        yield (
+            "privacy.clip: wanted with privacy.epsilon (without a clip no ε follows); give a number"
+            " above 0"
+        )
     if privacy.epsilon is not None and spec.arrivals.kind == "trace" and noise.on == "embedding":
         yield (
             'privacy.epsilon: with arrivals.kind = "trace" no share of the updates is planned for '
@@ -285,13 +332,19 @@ def _on_rows(spec: VerticalScenario, noise: NoisePlan) -> Iterator[str]:
             "that no noise on embeddings can be calibrated; give privacy.sigma"
         )
     if privacy.delta is None and (privacy.epsilon is not None or privacy.clip is not None):
-        yield "privacy.delta: wanted with a clip (an ε without δ means nothing here); give a number below 1/rows"
+        yield (
+            "privacy.delta: wanted with a clip (an ε without δ means nothing here); give a number "
+            "below 1/rows"
+        )
 
 
 def _budget(limits: Sequence[float | None]) -> Iterator[str]:
     """Complain of a run that never ends."""
     if all(limit is None for limit in limits):
-        yield "budget: wanted at least one limit (updates, seconds, bytes, ...); without one the run never ends"
+        yield (
+            "budget: wanted at least one limit (updates, seconds, bytes, ...); without one the run "
+            "never ends"
+        )
 
 
 def _epsilon_budget(spec: VerticalScenario, noise: NoisePlan | None) -> Iterator[str]:
@@ -301,9 +354,15 @@ def _epsilon_budget(spec: VerticalScenario, noise: NoisePlan | None) -> Iterator
     if budget.epsilon is None:
         return
     if privacy.mode == "none":
-        yield f'budget.epsilon: has no meaning with privacy.mode = "none"; {_noised_or_without(noise)}'
+        yield (
+            'budget.epsilon: has no meaning with privacy.mode = "none";'
+            f" {_noised_or_without(noise)}"
+        )
     if privacy.noise == "seeded":
-        yield 'budget.epsilon: seeded noise proves no ε, so none can be kept; set noise = "system" or drop it'
+        yield (
+            'budget.epsilon: seeded noise proves no ε, so none can be kept; set noise = "system" or'
+            " drop it"
+        )
     if noise is not None and noise.on != "mean":
         yield from _budget_of_rows(spec, noise)
 
@@ -311,20 +370,29 @@ def _epsilon_budget(spec: VerticalScenario, noise: NoisePlan | None) -> Iterator
 def _budget_of_means(spec: VerticalScenario, noise: NoisePlan | None) -> Iterator[str]:
     budget = spec.budget
     if budget.adversary == "server":
-        yield 'budget.adversary: "server" is trusted by this method, no ε bounds it; use "client" or "paper"'
+        yield (
+            'budget.adversary: "server" is trusted by this method, no ε bounds it; use "client" or '
+            '"paper"'
+        )
     if (
         budget.epsilon is not None
         and budget.adversary == "external"
         and (noise is None or noise.hidden)
     ):
-        yield 'budget.adversary: "external" sees the final head; only method.server = "frozen" leaves it an ε'
+        yield (
+            'budget.adversary: "external" sees the final head; only method.server = "frozen" leaves'
+            " it an ε"
+        )
     if budget.adversary == "external":
         yield from outsider_contradictions(spec, "budget.adversary")
 
 
 def _budget_of_rows(spec: VerticalScenario, noise: NoisePlan) -> Iterator[str]:
     if spec.privacy.clip is None:
-        yield "budget.epsilon: without privacy.clip no ε follows, so none can be kept; set it or drop the budget"
+        yield (
+            "budget.epsilon: without privacy.clip no ε follows, so none can be kept; set it or drop"
+            " the budget"
+        )
     wanted = "server" if noise.on == "embedding" else "client"
     if noise.hidden and wanted == "server":
         if spec.budget.adversary != "paper":
@@ -334,7 +402,9 @@ def _budget_of_rows(spec: VerticalScenario, noise: NoisePlan) -> Iterator[str]:
                 'from models trained on raw features; use "paper"'
             )
     elif spec.budget.adversary not in (wanted, "paper"):
-        yield f'budget.adversary: noise on the {noise.on} is against "{wanted}"; use that or "paper"'
+        yield (
+            f'budget.adversary: noise on the {noise.on} is against "{wanted}"; use that or "paper"'
+        )
 
 
 def _arrivals(spec: CommonSections) -> Iterator[str]:
@@ -343,7 +413,10 @@ def _arrivals(spec: CommonSections) -> Iterator[str]:
     if (given.kind == "trace") != (given.file is not None):
         yield 'arrivals.file: goes with arrivals.kind = "trace", and a trace needs it'
     if given.kind == "immediate" and given.rate != ArrivalsSection().rate:
-        yield 'arrivals.rate: has no meaning with arrivals.kind = "immediate", clock.compute sets the pace; drop it'
+        yield (
+            'arrivals.rate: has no meaning with arrivals.kind = "immediate", clock.compute sets the'
+            " pace; drop it"
+        )
     yield from _quantum(spec)
 
 
@@ -405,7 +478,10 @@ def _scaling(spec: CommonSections) -> Iterator[str]:
                 "name)"
             )
         else:
-            yield f'{name}: goes with data.scale = "public", not "{spec.data.scale}"; leave it out or set that'
+            yield (
+                f'{name}: goes with data.scale = "public", not "{spec.data.scale}"; leave it out or'
+                " set that"
+            )
     centre, spread = given.values()
     if (
         isinstance(centre, Mapping)
@@ -443,7 +519,10 @@ def _clock(spec: HorizontalScenario) -> Iterator[str]:
 def _cohort(spec: HorizontalScenario) -> Iterator[str]:
     clients = spec.split.clients
     if (cohort := spec.descriptor.cohort(spec.method, clients)) > clients:
-        yield f"method.cohort: wanted at most {clients} (split.clients), got {cohort}; set method.cohort={clients}"
+        yield (
+            f"method.cohort: wanted at most {clients} (split.clients), got {cohort}; set "
+            f"method.cohort={clients}"
+        )
 
 
 def user_contradictions(spec: HorizontalScenario) -> Iterator[str]:
@@ -459,13 +538,22 @@ def user_contradictions(spec: HorizontalScenario) -> Iterator[str]:
             'several silos; add the table, and split.how = "users"'
         )
     if privacy.clip is None:
-        yield f'privacy.clip: wanted with method.name = "{name}", whose vectors are clipped; give a number above 0'
+        yield (
+            f'privacy.clip: wanted with method.name = "{name}", whose vectors are clipped; give a'
+            " number above 0"
+        )
     if privacy.mode == "none":
         for setting in _OF_NOISE:
             if getattr(privacy, setting) is not None:
-                yield f'privacy.{setting}: has no meaning with privacy.mode = "none"; set mode = "user" or leave it out'
+                yield (
+                    f'privacy.{setting}: has no meaning with privacy.mode = "none"; set mode = '
+                    '"user" or leave it out'
+                )
         if spec.budget.epsilon is not None:
-            yield 'budget.epsilon: has no meaning with privacy.mode = "none"; set mode = "user" or leave it out'
+            yield (
+                'budget.epsilon: has no meaning with privacy.mode = "none"; set mode = "user" or'
+                " leave it out"
+            )
         return
     yield from _noised(spec, privacy)
 
@@ -483,14 +571,26 @@ def _unprotected(spec: HorizontalScenario) -> Iterator[str]:
 
 def _noised(spec: HorizontalScenario, privacy: HorizontalPrivacySection) -> Iterator[str]:
     if privacy.delta is None:
-        yield "privacy.delta: wanted with ε or a multiplier (an ε without δ means nothing); give a number below 1/users"
+        yield (
+            "privacy.delta: wanted with ε or a multiplier (an ε without δ means nothing); give a "
+            "number below 1/users"
+        )
     if (privacy.epsilon is None) == (privacy.multiplier is None):
         got = "neither" if privacy.epsilon is None else "both"
-        yield f'privacy: wanted either epsilon or multiplier with mode = "user", got {got}; give exactly one'
+        yield (
+            f'privacy: wanted either epsilon or multiplier with mode = "user", got {got}; give'
+            " exactly one"
+        )
     if privacy.epsilon is not None and spec.budget.updates is None:
-        yield "budget.updates: wanted with privacy.epsilon (the noise follows from the planned number of releases)"
+        yield (
+            "budget.updates: wanted with privacy.epsilon (the noise follows from the planned number"
+            " of releases)"
+        )
     if spec.budget.epsilon is not None and privacy.noise == "seeded":
-        yield 'budget.epsilon: seeded noise proves no ε, so none can be kept; set noise = "system" or drop it'
+        yield (
+            'budget.epsilon: seeded noise proves no ε, so none can be kept; set noise = "system" or'
+            " drop it"
+        )
 
 
 _COMPLAINTS: dict[str, Callable[[Any], Iterator[str]]] = {

@@ -362,7 +362,9 @@ CREDITCARD = Source(
     "Kaggle (kaggle.com/datasets/mlg-ulb/creditcardfraud): creditcard.csv",
     _reader("creditcard:read_folder"),
     ("folder",),
-    fitted='features are scaled by the training rows, rows drawn by class (data.source = "creditcard")',
+    fitted=(
+        'features are scaled by the training rows, rows drawn by class (data.source = "creditcard")'
+    ),
 )
 
 HEART_DISEASE = Source(
@@ -371,7 +373,10 @@ HEART_DISEASE = Source(
     "processed.hungarian.data, processed.switzerland.data, processed.va.data",
     _reader("heart_disease:read_folder"),
     ("folder",),
-    fitted='features are scaled by each hospital\'s training rows, rows drawn by class (data.source = "heart_disease")',
+    fitted=(
+        "features are scaled by each hospital's training rows, rows drawn by class (data.source ="
+        ' "heart_disease")'
+    ),
 )
 
 TCGA_BRCA = Source(

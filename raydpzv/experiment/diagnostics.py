@@ -239,15 +239,20 @@ def failure(rows: Rows, shares: Sequence[float]) -> tuple[str, str]:
     if not (math.isfinite(loss) and math.isfinite(accuracy)):
         return no_number
     if last["top_share"] == 1.0:
-        why = f"every held-out row is predicted as one class: accuracy {accuracy:.4g} is that class' share"
+        why = (
+            f"every held-out row is predicted as one class: accuracy {accuracy:.4g} is that class' "
+            "share"
+        )
         return CONSTANT, f"{why}, and the test loss has grown to {loss:.3g}" if grown else why
     if grown and not learned:
         return too_large
     if any(math.isclose(accuracy, share, rel_tol=1e-6) for share in shares):
         return (
             SHARE,
-            f"accuracy {accuracy:.4g} is exactly the share of one class; look at it before you "
-            "believe it",
+            (
+                f"accuracy {accuracy:.4g} is exactly the share of one class; look at it before you "
+                "believe it"
+            ),
         )
     return "", ""
 

@@ -93,7 +93,10 @@ class Run:
         scores = "".join(f", {name} {value:.4g}" for name, value in self.measures.items())
         epsilon = "no ε is proved"
         if claim:
-            epsilon = f"ε = {claim['epsilon']:.4g} at δ = {claim['delta']:.3g} against {claim['adversary']}"
+            epsilon = (
+                f"ε = {claim['epsilon']:.4g} at δ = {claim['delta']:.3g} against "
+                f"{claim['adversary']}"
+            )
         return (
             f"<run of {self._name}: {found['status']}, {found['updates']:,} updates{scores}, "
             f"{epsilon}, {f'kept in {self.path}' if self.path else 'in no folder'}>"

@@ -109,7 +109,10 @@ def supposed(spec: VerticalScenario | HorizontalScenario) -> tuple[str, ...]:
     """Return what the proofs suppose of a user's own data, models, weights, loss and method, one
     clause each.
     """
-    rows = "ε is of the rows as you hand them over, each of which is supposed to follow from one record"
+    rows = (
+        "ε is of the rows as you hand them over, each of which is supposed to follow from one "
+        "record"
+    )
     stated = _stated(spec)
     clauses = [
         f"ε supposes{', as you state,' * (word in stated)} that {_SUPPOSED[word]}"
@@ -201,7 +204,10 @@ def _exposed(spec: VerticalScenario) -> str:
     """Return why an outsider's ε is not amplified by secret batches, or nothing."""
     limits = ", ".join(spec.budget.other_limits)
     if spec.method.coins == "seed":
-        return 'the coins of the batches come from the run\'s seed, which can be guessed (method.coins = "seed")'
+        return (
+            "the coins of the batches come from the run's seed, which can be guessed (method.coins"
+            ' = "seed")'
+        )
     if limits:
         return f"when the run ends may depend on its batches ({limits})"
     timed = sizes_in_order(spec)
@@ -407,9 +413,11 @@ def user_privacy(
         spec.privacy.clip,
         plan.bits,
         claims.multiplier if claims else 0.0,
-        reach=parts.clients
-        if plan.kind == "naive" or (plan.kind, plan.weights) == ("sum", "uniform")
-        else 1,
+        reach=(
+            parts.clients
+            if plan.kind == "naive" or (plan.kind, plan.weights) == ("sum", "uniform")
+            else 1
+        ),
     )
     key = Key(spec.seed)
     seeded = spec.privacy.noise == "seeded"

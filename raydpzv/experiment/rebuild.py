@@ -264,8 +264,10 @@ def replay(path: Path, at: int | None = None, moved: Sequence[str] = ()) -> Repl
         raise InputError(
             f"--at: wanted 1..{recorded}, the updates on record in {path}, got {updates}"
             if recorded
-            else f"{path}: its rows hold no update, so there is nothing to replay; resume a killed run first: "
-            f"raydpzv resume {path}"
+            else (
+                f"{path}: its rows hold no update, so there is nothing to replay; resume a killed "
+                f"run first: raydpzv resume {path}"
+            )
         )
     spec = folder.spec()
     if spec.one_model:
@@ -295,7 +297,10 @@ def check_possible(experiment: Prepared, folder: RunFolder) -> str:
         check_same(experiment, folder)
         return ""
     check_scenario(folder, scenario_sha256(experiment.spec))
-    return f"whether these are the run's data: {folder.path} has no {OPERATOR}, with the key of their digest"
+    return (
+        f"whether these are the run's data: {folder.path} has no {OPERATOR}, with the key of their "
+        "digest"
+    )
 
 
 def _unbroken(rounds: Sequence[int]) -> int:

@@ -126,7 +126,10 @@ def fall_back(
         note_fall_back(folder, prepared.under_way)
     folder.fall_back()
     said = " ".join(str(error).split(";")[0].split())
-    message = f"the last one contradicts the ledger ({said}), which keeps all updates; the run resumes from"
+    message = (
+        f"the last one contradicts the ledger ({said}), which keeps all updates; the run resumes "
+        "from"
+    )
     return go_back(
         prepared,
         writer,
@@ -226,8 +229,8 @@ def _require_newest(folder: RunFolder) -> None:
         raise DataError(
             f"{folder.path}: has rows of round {seen}, but "
             + (f"its checkpoint is one after {made}" if made else "no checkpoint")
-            + ": what was released since is on no record, so the run cannot continue: restore the newest checkpoint "
-            "from a copy, or start a new run"
+            + ": what was released since is on no record, so the run cannot continue: restore the"
+            " newest checkpoint from a copy, or start a new run"
         )
 
 

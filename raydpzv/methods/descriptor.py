@@ -399,7 +399,10 @@ def _complaints(name: str, descriptor: Any) -> Iterator[str]:
     if not descriptor.one_model:
         for needed in ("batch", "batches", "coins"):
             if needed not in descriptor.config.__dataclass_fields__:
-                yield f"config: wanted a setting {needed}, which all vertical methods have; extend Batched"
+                yield (
+                    f"config: wanted a setting {needed}, which all vertical methods have; extend "
+                    "Batched"
+                )
     for field in dataclasses.fields(descriptor):
         value = getattr(descriptor, field.name)
         if (
@@ -407,7 +410,10 @@ def _complaints(name: str, descriptor: Any) -> Iterator[str]:
             and not callable(value)
             and not (field.name == "rule" and value is None)
         ):
-            yield f"{field.name}: wanted a function, got {value!r:.60}; see the descriptor's docstring"
+            yield (
+                f"{field.name}: wanted a function, got {value!r:.60}; see the descriptor's "
+                "docstring"
+            )
 
 
 def _of_config(name: str, config: Any) -> Iterator[str]:
@@ -417,18 +423,32 @@ def _of_config(name: str, config: Any) -> Iterator[str]:
         and dataclasses.is_dataclass(config)
     ):
         shown = config.__name__ if isinstance(config, type) else repr(config)[:60]
-        yield f"config: wanted a frozen dataclass that extends MethodConfig, got {shown}; decorate the class"
+        yield (
+            f"config: wanted a frozen dataclass that extends MethodConfig, got {shown}; decorate "
+            "the class"
+        )
         return
     if not config.__dataclass_params__.frozen:
-        yield f"config: wanted a frozen dataclass, {config.__name__} is not; write @dataclass(frozen=True)"
+        yield (
+            f"config: wanted a frozen dataclass, {config.__name__} is not; write "
+            "@dataclass(frozen=True)"
+        )
     if (config.__doc__ or "").startswith(f"{config.__name__}("):
-        yield f"config: wanted a docstring, {config.__name__} has none; its first line is the method's in lists"
+        yield (
+            f"config: wanted a docstring, {config.__name__} has none; its first line is the "
+            "method's in lists"
+        )
     for field in dataclasses.fields(config):
         if field.default is dataclasses.MISSING:
-            yield f"{config.__name__}.{field.name}: wanted a default that does not change; give it one"
+            yield (
+                f"{config.__name__}.{field.name}: wanted a default that does not change; give it "
+                "one"
+            )
     given = getattr(config, "name", None)
     if given != name and not is_foreign(name):
-        yield f"{config.__name__}.name: wanted the registry's name {name!r} as default, got {given!r}"
+        yield (
+            f"{config.__name__}.name: wanted the registry's name {name!r} as default, got {given!r}"
+        )
     try:
         field_docstrings(config)
     except SpecError as error:

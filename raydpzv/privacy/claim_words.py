@@ -229,7 +229,10 @@ def judge(
     said = found in (_TOO_LARGE, _NO_EPSILON) or not rows
     bounds = _bounds(proved) if good else "" if said else "No useful ε is proved."
     if stated:
-        bounds += f" The paper's accountant states ε = {_figure(epsilon_of(stated[0]))}, which is not proved."
+        bounds += (
+            f" The paper's accountant states ε = {_figure(epsilon_of(stated[0]))}, which is not "
+            "proved."
+        )
     lead = f"NOT PRIVATE: {found}." if found else f"PRIVATE{_alone(proved)}."
     return Verdict(
         found, bool(proved) and not reason, lead, bounds.strip(), tuple(asides), tuple(caveats)
@@ -337,14 +340,16 @@ def _named(names: Sequence[str], proved: Sequence[Claim]) -> str:
     shown = [n for n in names if not (n == "client" and "all_clients" in names)]
     words = {
         "all_clients": "all clients together",
-        "client": "one silo"
-        if users
-        else "one client"
-        if "all_clients" in known
-        else "all clients together",
-        "external": "anyone who sees the released models"
-        if users
-        else "anyone who sees the final model",
+        "client": (
+            "one silo"
+            if users
+            else "one client"
+            if "all_clients" in known
+            else "all clients together"
+        ),
+        "external": (
+            "anyone who sees the released models" if users else "anyone who sees the final model"
+        ),
         "server": "the server",
     }
     ordered = [n for n in words if n in shown] + [n for n in shown if n not in words]

@@ -236,7 +236,10 @@ class IntegerReleasePlan(BatchReleasePlan):
         return (_TABLE, head) if self.server == "dp_sgd" else (_TABLE,)
 
     def calibration(self) -> str:
-        noise = f"noise of z = {figure(self.noise_multiplier)} (over one record's term), and {self.updates:,} updates"
+        noise = (
+            f"noise of z = {figure(self.noise_multiplier)} (over one record's term), and "
+            f"{self.updates:,} updates"
+        )
         if self.target is None:
             return f"{noise[0].upper()}{noise[1:]}, are given by the scenario; ε follows from them."
         return (
@@ -295,7 +298,10 @@ class IntegerReleasePlan(BatchReleasePlan):
         slopes = f"rounded Gaussian on integers, {noise}"
         if self.head_multiplier is None:
             return f"{slopes}, system noise"
-        return f"{slopes}, and Gaussian on the head's gradient, z_0={figure(self.head_multiplier)}, system noise"
+        return (
+            f"{slopes}, and Gaussian on the head's gradient, z_0={figure(self.head_multiplier)}, "
+            "system noise"
+        )
 
     @property
     def measured(self) -> str:
@@ -313,8 +319,10 @@ class IntegerReleasePlan(BatchReleasePlan):
         what = (
             f"the head's gradient, of norm {figure(self.clip)} at most a record"
             if self.head_alone
-            else f"{self.perturbations} slopes, one vector of norm {figure(self.clip)}·√{self.perturbations} at most a "
-            "record"
+            else (
+                f"{self.perturbations} slopes, one vector of norm "
+                f"{figure(self.clip)}·√{self.perturbations} at most a record"
+            )
         )
         return (
             f"{releases} of {what}, {self.release_rows:,} of D={self.rows:,} records, "

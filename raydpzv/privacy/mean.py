@@ -193,7 +193,10 @@ class MeanReleasePlan(BatchReleasePlan):
         note += (
             "True here: no smaller than what is proved against the clients."
             if holds
-            else "NOT proved: a client chooses its batches and knows them, so that sampling hides nothing from it."
+            else (
+                "NOT proved: a client chooses its batches and knows them, so that sampling hides "
+                "nothing from it."
+            )
         )
         if self.hidden_state:
             note += (

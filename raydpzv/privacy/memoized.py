@@ -102,7 +102,10 @@ class MemoizedReleasePlan(ReleasePlan):
     def calibration(self) -> str:
         noise = f"σ = zS with z = {figure(self.noise_multiplier)} and S = {figure(self.clip)}"
         if self.target is None:
-            return f"{noise}, on each coordinate of every embedding, once, is given by the scenario; ε follows from it."
+            return (
+                f"{noise}, on each coordinate of every embedding, once, is given by the scenario; ε"
+                " follows from it."
+            )
         return (
             f"Calibration: {noise}, on each coordinate of every embedding, once: z = 2/μ, for ε = "
             f"{figure(self.target)} at δ = {figure(self.delta)} (replace one record's features at "
@@ -138,7 +141,10 @@ class MemoizedReleasePlan(ReleasePlan):
             f"{whole}. Held-out rows are not protected: their embeddings are sent without noise to "
             "be scored, by models that depend on no record."
         )
-        others = "Sees no more of the features than the server, whose head is made from noised rows: post-processing."
+        others = (
+            "Sees no more of the features than the server, whose head is made from noised rows: "
+            "post-processing."
+        )
         return tuple(
             self.row(
                 adversary, server if adversary == "server" else others, self.epsilon, CLOSED_FORM

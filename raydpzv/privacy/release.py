@@ -387,7 +387,10 @@ class ReleasePlan(ABC):
         that does not.
         """
         bound, (letter, unit) = 1 / self.protected, self.units
-        above = f"δ = {self.delta:g} is not below 1/{letter} = {bound:g} and permits revealing whole {unit}"
+        above = (
+            f"δ = {self.delta:g} is not below 1/{letter} = {bound:g} and permits revealing whole "
+            f"{unit}"
+        )
         return above if self.delta >= bound else ""
 
 

@@ -297,10 +297,16 @@ class RowReleasePlan(BatchReleasePlan):
         argument = (
             f"counted participation, {n:,} releases of one record's rows"
             if self.calibrated_by == "counted"
-            else f"the DPZV papers' argument of sampling, {uploads * self.per_upload:,} releases at rate B/D"
+            else (
+                f"the DPZV papers' argument of sampling, {uploads * self.per_upload:,} releases at "
+                "rate B/D"
+            )
         )
         share = "" if self.made else " if every client makes its expected share of the updates"
-        note = f"What this calibration claims ({argument}{share}); the DPZV papers do not state theirs for this method."
+        note = (
+            f"What this calibration claims ({argument}{share}); the DPZV papers do not state theirs"
+            " for this method."
+        )
         holds = proved.epsilon <= epsilon * ROUNDING
         if not holds:
             note += " NOT proved."

@@ -178,7 +178,10 @@ class UserReleasePlan(UserMechanism, ReleasePlan):
             )
         else:
             epsilon = user_epsilon_rdp(self)
-            note = "The paper's accounting, by Rényi divergences. True against outsiders; others may see more."
+            note = (
+                "The paper's accounting, by Rényi divergences. True against outsiders; others may "
+                "see more."
+            )
         claim = self._row("paper", "add_remove", note, epsilon, _RDP)
         return (replace(claim, holds=proved <= epsilon * ROUNDING),)
 
@@ -247,7 +250,10 @@ class UserReleasePlan(UserMechanism, ReleasePlan):
         told = ""
         if self.counts_shared:
             what = "its weights" if self.kind == "sum" else "which of its records are used"
-            told = f" The silo knows {what}: how many records a user has elsewhere is not protected against it."
+            told = (
+                f" The silo knows {what}: how many records a user has elsewhere is not protected "
+                "against it."
+            )
         return (
             f" Where the others' records of a user are missing, {own}: adding or removing them "
             f"moves a release as far as replacing them.{told}"
@@ -267,14 +273,20 @@ class UserReleasePlan(UserMechanism, ReleasePlan):
                 "A silo's release has the noise of its share alone, σC/√S, and moves by C/S at most"
             )
             return f"{alone}; all see them all."
-        z = f"noise over what a user added or removed moves: {figure(self.noise_multiplier(adversary, 'add_remove'))}."
+        z = (
+            "noise over what a user added or removed moves: "
+            f"{figure(self.noise_multiplier(adversary, 'add_remove'))}."
+        )
         if adversary == "external":
             return f"Sees every released sum; {z}"
         if adversary == "client":
             if self.silos == 1:
                 return "There is no other silo."
             of = "" if self.fewest is None else f", one of {self.fewest} at the most"
-            return f"Knows its own sum and its share of the noise{of}; what the other silos hold is protected; {z}"
+            return (
+                f"Knows its own sum and its share of the noise{of}; what the other silos hold is "
+                f"protected; {z}"
+            )
         if self.aggregation != "plain":
             return f"Sees the sum alone; {z}"
         return f"Sees every silo's own sum, with a share of the noise each; {z}"
@@ -283,7 +295,10 @@ class UserReleasePlan(UserMechanism, ReleasePlan):
         if not self.sampled:
             return ""
         if self.amplified(adversary):
-            return "Valid while the users' coins stay secret, and a number of updates alone ends the run."
+            return (
+                "Valid while the users' coins stay secret, and a number of updates alone ends the "
+                "run."
+            )
         basis = "bounded by the plan" if self.counted is None else "as counted"
         silos = (
             "silos' processes hold the coins' key"
@@ -292,10 +307,16 @@ class UserReleasePlan(UserMechanism, ReleasePlan):
         )
         why = "it draws the users' coins" if adversary == "server" else silos
         why = self.exposed or why
-        return f"No amplification, since {why}: a user takes part in at most {self.participations:,} rounds, {basis}."
+        return (
+            f"No amplification, since {why}: a user takes part in at most {self.participations:,} "
+            f"rounds, {basis}."
+        )
 
     def _read_off(self) -> str:
-        return f"k = {self.group} ({self.group_rule} of users' records) is read off the data, which is not charged"
+        return (
+            f"k = {self.group} ({self.group_rule} of users' records) is read off the data, which is"
+            " not charged"
+        )
 
     @property
     def mechanism(self) -> str:
@@ -326,7 +347,10 @@ class UserReleasePlan(UserMechanism, ReleasePlan):
         what = {
             "sum": f"sums over users, {self.weights} weights",
             "naive": "the silos' clipped updates",
-            "group": f"{self.steps} steps of DP-SGD in every silo, rate {figure(self.rate)}, k={self.group}",
+            "group": (
+                f"{self.steps} steps of DP-SGD in every silo, rate {figure(self.rate)}, "
+                f"k={self.group}"
+            ),
         }[self.kind]
         coins = f", users' coins q={figure(self.sampling)}" if self.sampled else ""
         away = "" if self.fewest is None else f" (at least {self.fewest} in a release)"

@@ -185,7 +185,10 @@ Claim = Mapping[str, Any]
 _KNOW_BATCHES = ("all_clients", "client")
 WITHHELD_PATH = "withheld"
 """Replaces the path of a file of the operator."""
-STAYS = "accuracies and losses, batches and their sizes, bytes, times, staleness, digests of data, secrets"
+STAYS = (
+    "accuracies and losses, batches and their sizes, bytes, times, staleness, digests of data, "
+    "secrets"
+)
 """The parts that a publication lacks."""
 _FACTS = (
     "format",
@@ -317,10 +320,10 @@ def _public(settings: Mapping[str, Any]) -> dict[str, Any]:
     objects.
     """
     return {
-        name: {
-            k: _withheld(v) if (name, k) in PATHS else without_digest(v) for k, v in table.items()
-        }
-        if isinstance(table, Mapping)
-        else table
+        name: (
+            {k: _withheld(v) if (name, k) in PATHS else without_digest(v) for k, v in table.items()}
+            if isinstance(table, Mapping)
+            else table
+        )
         for name, table in settings.items()
     }

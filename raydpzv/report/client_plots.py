@@ -127,7 +127,10 @@ def _ends(kinds: set[bool]) -> str:
     vertical = "from waking until the reply was applied, or the upload served where no reply came"
     horizontal = "from waking until the upload was served"
     if len(kinds) > 1:
-        return f"{horizontal} (horizontal runs) or {vertical.removeprefix('from waking ')} (vertical runs)"
+        return (
+            f"{horizontal} (horizontal runs) or {vertical.removeprefix('from waking ')} (vertical "
+            "runs)"
+        )
     return horizontal if True in kinds else vertical
 
 

@@ -105,7 +105,10 @@ def accuracy_over_vector_length(lines: Sequence[Line]) -> ReportFigure | None:
     send any.
     """
     name = "vector_length"
-    caption = "Test accuracy against the communication vector length: numbers sent both ways, per client on average."
+    caption = (
+        "Test accuracy against the communication vector length: numbers sent both ways, per client "
+        "on average."
+    )
     return _over(lines, _Over(name, name, "communication vector length", caption, wide=True))
 
 
@@ -480,7 +483,10 @@ def _name(row: Row) -> str:
 def _cost_caption(
     caption: str, rows: Sequence[Row], asked: Sequence[float], reached: Sequence[float]
 ) -> str:
-    said = f"{caption}: median over the seeds, strokes from the lowest to the highest of those that reached it."
+    said = (
+        f"{caption}: median over the seeds, strokes from the lowest to the highest of those that "
+        "reached it."
+    )
     if missed := [f"{100 * t:g} %" for t in asked if t not in reached]:
         said += f" No run reached {' or '.join(missed)}."
     return said + (f" {DISCLAIMER}" if any(row["epsilon"] is not None for row in rows) else "")

@@ -217,9 +217,14 @@ def heat(run: RunView, title: str) -> Data | None:
         "kind": "heat",
         "id": "staleness_over_updates",
         "title": title,
-        "caption": "Updates made between a client's reading of the model and its own."
-        if run.horizontal
-        else "Server rounds since a client's cached embeddings were refreshed, when they were used.",
+        "caption": (
+            "Updates made between a client's reading of the model and its own."
+            if run.horizontal
+            else (
+                "Server rounds since a client's cached embeddings were refreshed, when they were "
+                "used."
+            )
+        ),
         "words": "mean lag (updates)" if run.horizontal else "mean age of used embeddings (rounds)",
         "lanes": names,
         "spans": spans,
@@ -252,7 +257,9 @@ def timeline(run: RunView, title: str, runs: int) -> Data | None:
         "kind": "timeline",
         "id": "timeline",
         "title": title,
-        "caption": f"Every client from waking to the end of its round trip. {_JOINED if joined else ''}".strip(),
+        "caption": (
+            f"Every client from waking to the end of its round trip. {_JOINED if joined else ''}".strip()
+        ),
         "words": clock_axis([run]),
         "lanes": names,
         "end": float(end.max()),

@@ -181,7 +181,10 @@ def loss_over_updates(runs: Sequence[RunView]) -> ReportFigure | None:
             curve = replace(curve, label=f"{run.label}: mean of the last {window:,}")
         curves.append(curve)
     plots.legend(figure, handles + plots.lines(ax, curves))
-    caption = "Running mean, over a 40th of a run's updates, of the training loss on the uploads' batches."
+    caption = (
+        "Running mean, over a 40th of a run's updates, of the training loss on the uploads' "
+        "batches."
+    )
     panel = Panel("Training loss", "training loss", [*curves, *single])
     return ReportFigure("loss_over_updates", caption, figure, [panel])
 
@@ -403,7 +406,10 @@ def lag_histogram(runs: Sequence[RunView]) -> ReportFigure | None:
     ax.set_xlim(left=-0.5)
     plots.percents(ax)
     plots.legend(figure, handles)
-    caption = "Lag of the uploads: updates made between the reading of the model and the update made of the upload."
+    caption = (
+        "Lag of the uploads: updates made between the reading of the model and the update made of "
+        "the upload."
+    )
     fresh = [r for i, r, counts in found if len(counts) == 1]
     caption += _left_out(fresh, "every upload was made at the newest model")
     panel = Panel("Lag", "share of uploads", curves, "percent", "updates made meanwhile")

@@ -332,7 +332,10 @@ def _users(summary: Summary) -> list[Row]:
         reach = f"{text.number(found['sensitivity'])} (one user, add or remove; noise is σC)"
         rows += [("sensitivity", reach)]
     if part := found.get("took_part"):
-        tried = f"{text.number(part['mean'])} of {found['silos']} on average, {part['least']} at the least"
+        tried = (
+            f"{text.number(part['mean'])} of {found['silos']} on average, {part['least']} at the "
+            "least"
+        )
         rows += [("silos that took part", f"{tried}, in {found['attempts']:,} attempts")]
     return rows
 

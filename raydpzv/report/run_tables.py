@@ -204,7 +204,10 @@ def stalest(rows: Sequence[ClientRow]) -> tuple[list[ClientRow], str]:
         float(row.stated["mean"]) if text.known(row.stated.get("mean")) else -1.0 for row in rows
     ]
     order = sorted(range(len(rows)), key=ages.__getitem__, reverse=True)
-    said = f"of {len(rows)} clients the {_MOST_CLIENTS} with the oldest embeddings; all: raydpzv report"
+    said = (
+        f"of {len(rows)} clients the {_MOST_CLIENTS} with the oldest embeddings; all: raydpzv "
+        "report"
+    )
     return [rows[i] for i in sorted(order[:_MOST_CLIENTS])], said
 
 

@@ -92,7 +92,10 @@ class Composed:
     def sentence(self) -> str:
         """Return what may be claimed of the winner, or of what was made where there is none."""
         if self.missing and math.isnan(self.winner):
-            return f"Against {self.adversary} no ε is justified of what the search released: {self.missing}."
+            return (
+                f"Against {self.adversary} no ε is justified of what the search released: "
+                f"{self.missing}."
+            )
         if self.missing:
             return (
                 f"Against {self.adversary} nothing may be claimed of the winner, which was chosen "
@@ -105,10 +108,16 @@ class Composed:
         terms = f"{self.relation}, δ={self.delta:g}, {_CLOSED}"
         made = f"ε={figure(self.spent)} of all releases made"
         if self.possible:
-            made += f" or possibly made (nobody knows how far {self.possible} of them came: all of their plan counts)"
+            made += (
+                f" or possibly made (nobody knows how far {self.possible} of them came: all of "
+                "their plan counts)"
+            )
         what = f"{made}; ε={figure(self.planned)} of all that were planned" if self.cut else made
         if math.isnan(self.winner):
-            return f"Against {self.adversary} the whole search of {self.runs} runs spent {what} ({terms})."
+            return (
+                f"Against {self.adversary} the whole search of {self.runs} runs spent {what} "
+                f"({terms})."
+            )
         return (
             f"Against {self.adversary} the winner alone spent ε={figure(self.winner)}, the whole "
             f"search of {self.runs} runs {what} ({terms})."
@@ -123,7 +132,10 @@ class Composed:
                 if self.cut
                 else "that is the number to claim"
             )
-            return f"No winner was chosen, but what was released stays released, and {why} of all trials together."
+            return (
+                f"No winner was chosen, but what was released stays released, and {why} of all "
+                "trials together."
+            )
         why = (
             "since results decided when trials ended, the plan's is the number to claim"
             if self.cut
@@ -257,7 +269,10 @@ def _unlike(run: str, whose: str, claim: Mapping[str, Any], own: Mapping[str, An
     """
     for accountant in (claim["accountant"], own["accountant"]):
         if not accountant.startswith(_CLOSED):
-            return f"the accountant is {accountant}, whose ε of single runs do not compose to one of its own"
+            return (
+                f"the accountant is {accountant}, whose ε of single runs do not compose to one of "
+                "its own"
+            )
     if unit(own) != unit(claim):
         return f"{run} protects another unit ({unit(own)}, {whose} {unit(claim)})"
     return ""

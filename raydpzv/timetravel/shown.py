@@ -28,13 +28,21 @@ def lines_of(
     place = 0
     for party, scalars in moment.released:
         whom, first = "to all" if party == SHARED else f"client {party}", moment.seeds[place]
-        pairs = f"{whom}; step size {moment.lr:.3g}; {'first ' if len(scalars) > 1 else ''}seed {first:x}"
+        pairs = (
+            f"{whom}; step size {moment.lr:.3g}; {'first ' if len(scalars) > 1 else ''}seed "
+            f"{first:x}"
+        )
         yield f"  released   {_some([f'{value:.4g}' for value in scalars])} ({pairs})"
         place += len(scalars)
     for party_name, length in moment.moved.items():
-        yield f"  moved      {'the model' if party_name == 'shared' else party_name} by {length:.4g}"
+        yield (
+            f"  moved      {'the model' if party_name == 'shared' else party_name} by {length:.4g}"
+        )
     if moment.staleness:
-        yield f"  staleness  {moment.staleness} {'update' if moment.staleness == 1 else 'updates'} at most"
+        yield (
+            f"  staleness  {moment.staleness} {'update' if moment.staleness == 1 else 'updates'} at"
+            " most"
+        )
     if moment.clipped is not None:
         yield f"  clipped    {moment.clipped} {'record' if moment.clipped == 1 else 'records'}"
     if math.isfinite(moment.loss):
@@ -46,7 +54,10 @@ def lines_of(
         yield f"  recorded   accuracy {percent(accuracy)} after update {update}"
     if moment.epsilon is not None:
         terms = terms_of(moment)
-        yield f"  so far     {moment.epsilon[1].removesuffix(terms)}{'terms as above' if terms == known else terms}"
+        yield (
+            "  so far     "
+            f"{moment.epsilon[1].removesuffix(terms)}{'terms as above' if terms == known else terms}"
+        )
 
 
 def terms_of(moment: Moment) -> str:

@@ -147,7 +147,10 @@ def _next_steps(proposal: Proposal, path: Path, held_back: bool) -> Iterator[str
             f"before it runs: {marked} lines of it, marked PUBLIC?, were read from the data; "
             "replace each by what is known without the data, and delete the # before it"
         )
-        yield "if they are public knowledge as they are: the same command with --public-from-data --force"
+        yield (
+            "if they are public knowledge as they are: the same command with --public-from-data "
+            "--force"
+        )
     yield f"{'then run it' if held_back else 'run it'}: raydpzv run {shlex.quote(str(path))}"
 
 

@@ -92,7 +92,10 @@ def _compact(options: PublishCommand) -> None:
     print(
         "rebuilt from the file, bit for bit"
         if made.exact
-        else "the scalars are rounded: the rebuilt models are near those of the run, not the same bits"
+        else (
+            "the scalars are rounded: the rebuilt models are near those of the run, not the same "
+            "bits"
+        )
     )
     for name, digest in made.models.items():
         print(f"{named(name, names)}: sha256 {digest}")

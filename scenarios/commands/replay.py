@@ -120,7 +120,10 @@ def whose(client: int | None, at: int | None) -> str:
     """
     if client is None:
         return "rebuilt: the model"
-    return f"rebuilt: what client {client} last had{'' if at is None else f' by update {at}'}, the model"
+    return (
+        f"rebuilt: what client {client} last had{'' if at is None else f' by update {at}'}, the "
+        "model"
+    )
 
 
 def print_models(

@@ -121,7 +121,10 @@ def _place(folder: RunFolder, *, wall: bool) -> str:
         else "its start, as it has no checkpoint"
     )
     if wall:
-        return f"resumes as a new segment from {place}; updates that only its ledger has are served again first"
+        return (
+            f"resumes as a new segment from {place}; updates that only its ledger has are served "
+            "again first"
+        )
     return f"resumes from {place}"
 
 

@@ -125,7 +125,10 @@ class _Walk:
         )
         yield from self._arrive(found, "accuracy did not fall")
         if found is not None:
-            yield f"  fell       from {percent(self.history.evaluate(found - 1).accuracy)} after update {found - 1}"
+            yield (
+                f"  fell       from {percent(self.history.evaluate(found - 1).accuracy)} after "
+                f"update {found - 1}"
+            )
 
     def stale(self, least: int) -> Iterator[str]:
         """Go to the next update that used something so many updates old."""
@@ -171,7 +174,10 @@ class _Walk:
         if self._unscored:
             yield f"  no accuracy: {self._unscored}"
         if not self.history.folder.has_summary():
-            yield f"  unfinished: rows of the last updates may be missing; raydpzv resume {self.history.folder.path}"
+            yield (
+                "  unfinished: rows of the last updates may be missing; raydpzv resume "
+                f"{self.history.folder.path}"
+            )
 
     def facts(self) -> dict[str, object]:
         """Return the same for JSON."""

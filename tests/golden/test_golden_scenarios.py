@@ -20,7 +20,10 @@ from raydpzv.config.paths import PATHS
 from raydpzv.config.toml import as_tree
 
 RECORD = Path(__file__).parent / "scenarios.json"
-AGAIN = "if meant: `python -m tests.golden.test_golden_scenarios`, and commit what it writes beside the change"
+AGAIN = (
+    "if meant: `python -m tests.golden.test_golden_scenarios`, and commit what it writes beside the"
+    " change"
+)
 
 
 def scenario_values(name: str) -> dict[str, Any]:

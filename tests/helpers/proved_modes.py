@@ -55,8 +55,14 @@ MODES: dict[str, dict[str, tuple[str, tuple[str, ...]]]] = {
 """Vertical methods with a proof, and the modes that they have it in."""
 UNPROVED = {
     "sgd": "adds no noise",
-    "vafl": "keeps hidden state: what is proved is the range of all that it releases, for any two tables",
-    "czofo": "keeps hidden state: what is proved is the range of all that it releases, for any two tables",
+    "vafl": (
+        "keeps hidden state: what is proved is the range of all that it releases, for any two "
+        "tables"
+    ),
+    "czofo": (
+        "keeps hidden state: what is proved is the range of all that it releases, for any two "
+        "tables"
+    ),
     **dict.fromkeys(
         ("decomfl", "mezo", "feedsign", "fzoo", "fedkseed", "fedavg", "fedcom", "topk", "fedzo"),
         "adds no noise",

@@ -231,7 +231,10 @@ def test_equal_records_do_not_hide_a_layer_that_mixes(tmp_path, batch, others):
 def test_an_id_beyond_the_embedding_is_named_with_its_layer(tmp_path, wrong, row):
     ids = np.arange(18).reshape(6, 3) % 9
     ids[row, 1] = wrong
-    complaint = rf"features: records have the token id {wrong}, wanted whole numbers in 0\.\.8 \(layer \"words\"\)"
+    complaint = (
+        rf"features: records have the token id {wrong}, wanted whole numbers in 0\.\.8 \(layer"
+        r" \"words\"\)"
+    )
     with pytest.raises(InputError, match=complaint):
         raydpzv.features(
             nn.Sequential(OrderedDict(words=nn.Embedding(9, 2))), ids, batch=2, folder=tmp_path

@@ -472,12 +472,21 @@ def _contradictions(config: DecomflConfig, sections: HorizontalSections) -> Iter
                 "(Eq. (10) is for rounds)"
             )
     if config.pull_after is not None and not config.server_model:
-        yield "method.server_model: wanted true with method.pull_after (clients pull the server's model)"
+        yield (
+            "method.server_model: wanted true with method.pull_after (clients pull the server's "
+            "model)"
+        )
     if config.private_seed_shift and config.server_model:
-        yield "method.server_model: the server cannot follow privately shifted seeds; set one of the two to false"
+        yield (
+            "method.server_model: the server cannot follow privately shifted seeds; set one of the "
+            "two to false"
+        )
     if config.revert == "add_back":
         if config.replicas != "per_client":
-            yield 'method.replicas: wanted "per_client" with revert = "add_back" (every client drifts by itself)'
+            yield (
+                'method.replicas: wanted "per_client" with revert = "add_back" (every client drifts'
+                " by itself)"
+            )
         if config.momentum or config.optimizer != "sgd":
             yield (
                 'method.momentum, method.optimizer: wanted 0 and "sgd" with revert = "add_back" '
@@ -490,16 +499,31 @@ def _contradictions(config: DecomflConfig, sections: HorizontalSections) -> Iter
 def _of_optimizer(config: DecomflConfig) -> Iterator[str]:
     name, usual = config.optimizer, DecomflConfig()
     if name in ("signsgd", "svrg") and config.momentum:
-        yield f'method.momentum: wanted 0 with optimizer = "{name}", which has none, got {config.momentum:g}'
+        yield (
+            f'method.momentum: wanted 0 with optimizer = "{name}", which has none, got'
+            f" {config.momentum:g}"
+        )
     for field in ("beta2", "v0"):
         if name != "adam" and getattr(config, field) != getattr(usual, field):
-            yield f'method.{field}: has no meaning with optimizer = "{name}", only "adam" has it; leave it out'
+            yield (
+                f'method.{field}: has no meaning with optimizer = "{name}", only "adam" has it;'
+                " leave it out"
+            )
     if name == "adam" and not config.dampening:
-        yield 'method.dampening: wanted true with optimizer = "adam", whose first moment is m <- βm + (1-β)g'
+        yield (
+            'method.dampening: wanted true with optimizer = "adam", whose first moment is m <- βm +'
+            " (1-β)g"
+        )
     if name == "svrg" and config.epoch is None:
-        yield 'method.epoch: wanted with optimizer = "svrg" (rounds from one full estimate to the next), got none'
+        yield (
+            'method.epoch: wanted with optimizer = "svrg" (rounds from one full estimate to the'
+            " next), got none"
+        )
     if name != "svrg" and config.epoch is not None:
-        yield f'method.epoch: has no meaning with optimizer = "{name}", only "svrg" has epochs; leave it out'
+        yield (
+            f'method.epoch: has no meaning with optimizer = "{name}", only "svrg" has epochs; leave'
+            " it out"
+        )
     if name == "svrg" and config.asynchronous:
         yield (
             'method.optimizer: wanted another than "svrg" with method.asynchronous = true (its '

@@ -124,7 +124,10 @@ def attempt_of(order: Order, silos: int) -> Attempt:
 def of_absences(config: Absences, silos: int, aggregation: str) -> Iterator[str]:
     """Complain of settings of absences that do not go with one another, or with so many silos."""
     if config.absences and config.least_silos > silos:
-        yield f"method.least_silos: wanted at most {silos}, the silos that there are, got {config.least_silos}"
+        yield (
+            f"method.least_silos: wanted at most {silos}, the silos that there are, got "
+            f"{config.least_silos}"
+        )
     if aggregation == "plain" and config.dropout > 0:
         yield (
             f'method.dropout: wanted 0 with method.aggregation = "plain", got {config.dropout:g} '

@@ -72,7 +72,10 @@ def _clients(parts: ClientGroupParts, config: MezoConfig) -> SharedClients:
 
 def _contradictions(config: MezoConfig, sections: HorizontalSections) -> Iterator[str]:
     if sections.split.clients != 1:
-        yield f"split.clients: mezo is one agent with all rows, wanted 1, got {sections.split.clients}"
+        yield (
+            "split.clients: mezo is one agent with all rows, wanted 1, got "
+            f"{sections.split.clients}"
+        )
 
 
 MEZO = HorizontalMethod(

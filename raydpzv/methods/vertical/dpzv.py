@@ -460,9 +460,15 @@ def _noise(config: DpzvConfig) -> NoisePlan:
 
 def _contradictions(config: DpzvConfig, sections: Sections) -> Iterator[str]:
     if config.clip_over == "vector" and sections.privacy.mode != "proved":
-        yield 'method.clip_over: "vector" goes with privacy.mode = "proved"; set that, or leave it out'
+        yield (
+            'method.clip_over: "vector" goes with privacy.mode = "proved"; set that, or leave'
+            " it out"
+        )
     if config.server in ("joint", "dp_sgd") and sections.privacy.mode != "proved":
-        yield f'method.server: "{config.server}" goes with privacy.mode = "proved"; set that, or use "zo" or "sgd"'
+        yield (
+            f'method.server: "{config.server}" goes with privacy.mode = "proved"; set that, or use '
+            '"zo" or "sgd"'
+        )
     if config.gather > 1 and sections.privacy.mode != "proved":
         yield 'method.gather: goes with privacy.mode = "proved"; set that, or leave it out'
     if config.average is not None:

@@ -187,7 +187,10 @@ def _contradictions(config: FrozenConfig, sections: Sections) -> Iterator[str]:
     if config.server == "dp_sgd" and sections.privacy.mode != "proved":
         yield 'method.server: "dp_sgd" goes with privacy.mode = "proved"; set that, or use "sgd"'
     if config.server == "discriminant" and sections.model.head != "linear":
-        yield f'model.head: wanted "linear" with method.server = "discriminant", got "{sections.model.head}"'
+        yield (
+            'model.head: wanted "linear" with method.server = "discriminant", got '
+            f'"{sections.model.head}"'
+        )
     if config.server == "discriminant" and sections.loss != "cross_entropy":
         yield (
             'model.loss: wanted "cross_entropy" with method.server = "discriminant", which tells '

@@ -531,9 +531,14 @@ def _contradictions(config: VaflConfig, sections: Sections) -> Iterator[str]:
     if queries and config.synchrony != "asynchronous":
         yield 'method.max_delay: goes with synchrony = "asynchronous"'
     if config.query_first and (config.synchrony != "asynchronous" or queries):
-        yield 'method.query_first: goes with synchrony = "asynchronous" and without method.max_delay'
+        yield (
+            'method.query_first: goes with synchrony = "asynchronous" and without method.max_delay'
+        )
     if config.layer_noise and privacy.mode == "none":
-        yield 'method.layer_noise: has no meaning with privacy.mode = "none"; set mode = "paper" or leave it out'
+        yield (
+            'method.layer_noise: has no meaning with privacy.mode = "none"; set mode = "paper" or'
+            " leave it out"
+        )
     if config.layer_law != "uniform" and not config.layer_noise:
         yield "method.layer_law: goes with method.layer_noise, whose law it is"
     if config.layer_noise and config.noise_on == "gradient":
@@ -545,13 +550,21 @@ def _contradictions(config: VaflConfig, sections: Sections) -> Iterator[str]:
             'privacy.mode = "none", or method.noise_on = "gradient"'
         )
     if queries and privacy.epsilon is not None and config.noise_on == "embedding":
-        yield "privacy.epsilon: queries (method.max_delay) add releases that no plan counts; give privacy.sigma"
+        yield (
+            "privacy.epsilon: queries (method.max_delay) add releases that no plan counts; give "
+            "privacy.sigma"
+        )
     if sections.budget.epsilon is None or config.noise_on != "gradient":
         return
     if config.synchrony != "asynchronous":
-        yield 'budget.epsilon: with method.noise_on = "gradient" goes with synchrony = "asynchronous"'
+        yield (
+            'budget.epsilon: with method.noise_on = "gradient" goes with synchrony = "asynchronous"'
+        )
     if queries or config.query_first:
-        yield 'budget.epsilon: with method.noise_on = "gradient" goes without method.max_delay and method.query_first'
+        yield (
+            'budget.epsilon: with method.noise_on = "gradient" goes without method.max_delay and'
+            " method.query_first"
+        )
 
 
 def _fits(config: VaflConfig, inner: int) -> None:

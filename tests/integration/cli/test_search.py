@@ -15,7 +15,10 @@ from tests.helpers.commands import call as raydpzv
 from tests.helpers.commands import changed
 from tests.helpers.searches import killed_at
 
-SPACE = 'method.lr.loguniform = [1e-3, 1e-1]\nmethod.server.choice = ["sgd", "zo"]\nseed.grid = [0, 1]\n'
+SPACE = (
+    'method.lr.loguniform = [1e-3, 1e-1]\nmethod.server.choice = ["sgd", "zo"]\nseed.grid = [0,'
+    " 1]\n"
+)
 SHORT = ("budget.updates=12", "evaluate.every=6", "data.train_rows=200", "privacy.noise=seeded")
 LOCAL = ("--runner", "local")
 SEARCH = ["search", "digits_dpzv", "--samples", "3", *changed(*SHORT)]
@@ -165,7 +168,8 @@ def test_a_search_that_the_user_stopped_says_what_it_has_spent(place, monkeypatc
     assert done.exit_code == 130, done.output
     text = " ".join(done.stdout.split())
     assert re.search(
-        r"the whole search of 1 runs spent ε=\S+ of all releases made; ε=\S+ of all that were planned",
+        r"the whole search of 1 runs spent ε=\S+ of all releases made; ε=\S+ of all that were"
+        r" planned",
         text,
     )
     assert "the plan's is the number to claim of all trials together" in text
@@ -343,8 +347,10 @@ def test_without_ray_tune_or_optuna_one_line_says_how_to_install_it(place, monke
     ended = raydpzv(*words, "--out", place / "never", "--quiet")
     assert (ended.exit_code, ended.stderr) == (
         2,
-        "raydpzv: Optuna is not installed: pip install 'raydpzv[optuna]', or draw at random: leave "
-        "out --search\n",
+        (
+            "raydpzv: Optuna is not installed: pip install 'raydpzv[optuna]', or draw at random: "
+            "leave out --search\n"
+        ),
     )
     monkeypatch.setitem(sys.modules, "ray.tune", None)
     ended = raydpzv(
@@ -358,8 +364,10 @@ def test_without_ray_tune_or_optuna_one_line_says_how_to_install_it(place, monke
     )
     assert (ended.exit_code, ended.stderr) == (
         2,
-        "raydpzv: Ray Tune is not installed: pip install 'raydpzv[tune]', or search without it: "
-        "--runner local\n",
+        (
+            "raydpzv: Ray Tune is not installed: pip install 'raydpzv[tune]', or search without it:"
+            " --runner local\n"
+        ),
     )
 
 
@@ -399,6 +407,9 @@ def test_draws_that_repeat_one_another_are_said(tmp_path, space, samples, said):
     found = [
         tuple(trial.settings) for trial in read_search(tmp_path / "out" / "search.toml").trials
     ]
-    text = f"{len(found)} trials, not {samples}: {samples - len(found)} of the draws came to the settings of another"
+    text = (
+        f"{len(found)} trials, not {samples}: {samples - len(found)} of the draws came to the "
+        "settings of another"
+    )
     assert (text in done.stderr) == said
     assert (len(found) < samples) == said

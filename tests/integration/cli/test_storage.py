@@ -128,7 +128,8 @@ def test_who_waits_for_a_lease_to_run_out_is_told_so(uri):
     place = open_storage(uri)
     Lease.acquire(place, 0.1)
     waited = re.compile(
-        r"waiting for process \d+ on .*, which wrote to file://.*my storage( \d)?, to show that it lives"
+        r"waiting for process \d+ on .*, which wrote to file://.*my storage( \d)?, to show that it"
+        r" lives"
     )
     begun = call(*RUN[:-1], "--storage", uri, "--out", "first")
     assert waited.search(begun.stderr), begun.stderr

@@ -200,7 +200,10 @@ def test_a_page_that_loads_itself_again_and_has_grown_looks_as_it_did(tmp_path):
     shown = SimpleNamespace(version="1", page=lambda: first)
     with served(shown) as (url, _), tab() as page:
         page.call("Page.navigate", url=url)
-        loaded = "document.readyState === 'complete' && document.querySelector('meta[name=version]').content"
+        loaded = (
+            "document.readyState === 'complete' && "
+            "document.querySelector('meta[name=version]').content"
+        )
         until(lambda: value(page, loaded) == "1")
         page.run("logx.click(); document.querySelector('main details').open = true")
         page.call("Page.addScriptToEvaluateOnNewDocument", source=EARLY_CLICK)

@@ -113,7 +113,7 @@ def test_only_a_model_of_single_records_keeps_a_query_within_the_clip(tmp_path, 
 
 def of_users(path, kind, method, *stated):
     own = (f"model.kind={HERE}:whole", f"model.options={{kind='{kind}'}}")
-    (mode, *_) = USER_MODES[method]
+    mode, *_ = USER_MODES[method]
     return user_spec("csv", method, mode, path, *own, *stated)
 
 

@@ -24,7 +24,8 @@ def test_a_cluster_of_another_ray_or_python_is_named_at_once(other):
     said = (
         f"Ray at {address} wanted the versions that it was started with, Ray "
         f"{there['ray_version']} and Python "
-        rf"{there['python_version']}, got Ray {ray.__version__} and Python {platform.python_version()}; run with those "
+        rf"{there['python_version']}, got Ray {ray.__version__} and Python"
+        rf" {platform.python_version()}; run with those "
         rf"\(ray=={there['ray_version']}\)"
     )
     gcs.internal_kv_put(

@@ -150,7 +150,10 @@ def test_trials_with_actors_have_the_bits_of_runs_and_stop_where_they_are_told(
 
 def test_trials_that_fit_no_machine_are_refused_with_the_arithmetic(ray_session):
     trials = trials_of(lambda s: small([*s, "resources.client_gpus=0.2"]), [()], None)
-    said = r"4 actors ask 0\.8 GPU in all \(server 0, clients 0\.8\), the cluster has 0; lower client_gpus"
+    said = (
+        r"4 actors ask 0\.8 GPU in all \(server 0, clients 0\.8\), the cluster has 0; lower"
+        r" client_gpus"
+    )
     with pytest.raises(Unplaceable, match=said):
         cluster_needs(trials, actors=False)
     assert ray.is_initialized()

@@ -80,7 +80,8 @@ def test_it_resumes_from_the_checkpoint_before_and_says_so(killed, how):
     same(run, whole)
     (said,) = contradictions(run)
     assert re.fullmatch(
-        r"the last one contradicts the ledger \(.+\), which keeps all updates; the run resumes from its checkpoint "
+        r"the last one contradicts the ledger \(.+\), which keeps all updates; the run resumes from"
+        r" its checkpoint "
         r"after update 8",
         said,
     )

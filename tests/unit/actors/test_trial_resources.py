@@ -17,7 +17,10 @@ def test_one_machine_must_have_all_shares_of_a_whole_trial(small):
     needs.check([{"CPU": 2.0}, {"CPU": 4.0, "GPU": 1.0}])
     with pytest.raises(
         Unplaceable,
-        match=r"asks 1 CPU and 0.5 GPU on one machine, .* 2 CPU and 0 GPU; 0 CPU and 1 GPU; lower the GPU",
+        match=(
+            r"asks 1 CPU and 0.5 GPU on one machine, .* 2 CPU and 0 GPU; 0 CPU and 1 GPU; lower"
+            r" the GPU"
+        ),
     ):
         needs.check([{"CPU": 2.0}, {"GPU": 1.0}])
 
@@ -74,7 +77,9 @@ def test_memory_that_no_machine_has_is_reported():
     needs.check([{"CPU": 4.0, "memory": 3.0 * 2**30}])
     with pytest.raises(
         Unplaceable,
-        match=r"0 GPU and 3\.00 GiB of memory on one machine, .* 0 GPU and 2\.50 GiB of memory; lower",
+        match=(
+            r"0 GPU and 3\.00 GiB of memory on one machine, .* 0 GPU and 2\.50 GiB of memory; lower"
+        ),
     ):
         needs.check([{"CPU": 4.0, "memory": 2.5 * 2**30}])
 

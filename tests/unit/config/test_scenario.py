@@ -30,7 +30,10 @@ PAPER = {"mode": "paper", "epsilon": 1.0, "delta": 1e-5, "clip": 1.0}
         ({"budgett": {}}, r'budgett: unknown setting.*Did you mean "budget"\?'),
         (
             {"method": {"name": "dpz"}},
-            r'method.name: wanted one of dpzv, frozen, sgd, vafl, zoo_vfl, czofo, decomfl, .*, got \'dpz\'.*"dpzv"',
+            (
+                r"method.name: wanted one of dpzv, frozen, sgd, vafl, zoo_vfl, czofo, decomfl, .*,"
+                r' got \'dpz\'.*"dpzv"'
+            ),
         ),
         (
             {"method": {"lr": "fast"}},
@@ -102,7 +105,10 @@ PAPER = {"mode": "paper", "epsilon": 1.0, "delta": 1e-5, "clip": 1.0}
         ),
         (
             {"split": {"how": "cols"}},
-            r'split.how: unknown split "cols". Did you mean "columns"\? Choose columns, rows, .* \(from x.toml\)',
+            (
+                r'split.how: unknown split "cols". Did you mean "columns"\? Choose columns, rows,'
+                r" .* \(from x.toml\)"
+            ),
         ),
         (
             {"split": {"parties": {"bank": ["a"]}}},
@@ -118,7 +124,10 @@ PAPER = {"mode": "paper", "epsilon": 1.0, "delta": 1e-5, "clip": 1.0}
         ),
         (
             {"split": {"parties": {"bank": ["a", "b"], "shop": ["b"]}}},
-            r'split.parties: wanted each column in one party, and once; "b" is in "bank" and "shop"',
+            (
+                r'split.parties: wanted each column in one party, and once; "b" is in "bank" and'
+                r' "shop"'
+            ),
         ),
         (
             {"split": {"parties": {"bank": ["a", "a"], "shop": ["b"]}}},
@@ -162,7 +171,10 @@ PAPER = {"mode": "paper", "epsilon": 1.0, "delta": 1e-5, "clip": 1.0}
         ),
         (
             {"data": {"scale": "public", "centre": {"a": 1, "b": 2}, "spread": {"a": 1}}, **GOOD},
-            r'data.centre, data.spread: wanted the same columns in both, got "b" in one; add it to the other',
+            (
+                r'data.centre, data.spread: wanted the same columns in both, got "b" in one; add it'
+                r" to the other"
+            ),
         ),
         (
             {"data": {"source": "digit"}},
@@ -227,7 +239,10 @@ PAPER = {"mode": "paper", "epsilon": 1.0, "delta": 1e-5, "clip": 1.0}
                 "method": {"server": "frozen", "batches": "poisson", "coins": "system"},
                 "budget": {**GOOD["budget"], **EXTERNAL, "bytes": 10**6},
             },
-            r'budget.adversary: "external" needs a run that ends by its number of updates; leave out budget.bytes',
+            (
+                r'budget.adversary: "external" needs a run that ends by its number of updates;'
+                r" leave out budget.bytes"
+            ),
         ),
         (
             {

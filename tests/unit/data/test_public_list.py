@@ -73,7 +73,10 @@ def test_a_value_outside_the_list_is_refused_with_row_and_cure(tmp_path, source,
         "city": {"city": [*CITY[:7], "hiv", *CITY[8:]]},
     }
     path = file_of(tmp_path, source, **changed[column])
-    said = f'column "{column}" of "own.{source}" has "hiv" in row 7 .* public list {name} .* data.other'
+    said = (
+        f'column "{column}" of "own.{source}" has "hiv" in row 7 .* public list {name} .*'
+        " data.other"
+    )
     with pytest.raises(DataError, match=said):
         read(path, source, **given)
 

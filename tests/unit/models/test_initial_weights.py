@@ -87,7 +87,10 @@ def test_a_pickle_of_other_objects_is_refused(tmp_path):
         ),
         (
             {"0.weight": torch.zeros(5, 4, dtype=torch.float64)},
-            r"0.weight is torch.float64, wanted torch.float32.*; convert them: {name: value.float\(\) for",
+            (
+                r"0.weight is torch.float64, wanted torch.float32.*; convert them: {name:"
+                r" value.float\(\) for"
+            ),
         ),
         ({"0.bias": torch.full((5,), torch.nan)}, '"0.bias" of .* not finite'),
     ],

@@ -48,8 +48,10 @@ class Faulty(nn.Linear):
         ("random", "two forward calls on the same records differ"),
         (
             "mixes",
-            "a record's scores depend on the other records of its batch, in its forward call "
-            "itself",
+            (
+                "a record's scores depend on the other records of its batch, in its forward call "
+                "itself"
+            ),
         ),
         ("sums", "a record's scores depend on the other records"),
         ("pairs", "a record's scores depend on the other records"),
@@ -59,7 +61,10 @@ class Faulty(nn.Linear):
         ("raises", r"fails on 6 records \[6, 4\] of torch.float32 \(ValueError: no such thing\)"),
         (
             "wide",
-            r"wanted scores \[6, 3\] of 6 records, got \(6, 2\); let its last layer give a tensor of 3 numbers",
+            (
+                r"wanted scores \[6, 3\] of 6 records, got \(6, 2\); let its last layer give a"
+                r" tensor of 3 numbers"
+            ),
         ),
         ("pair", r"wanted scores \[6, 3\] of 6 records, got tuple"),
     ],
@@ -113,8 +118,10 @@ def test_a_model_is_made_of_a_class_a_function_or_a_module():
         (
             3,
             {},
-            "^model: wanted an nn.Module, or a class or function that returns one, got int; give "
-            "one",
+            (
+                "^model: wanted an nn.Module, or a class or function that returns one, got int; "
+                "give one"
+            ),
         ),
         (lambda: 3, {}, "^model: wanted an nn.Module from the call, got int; let it return one"),
         (nn.Linear(2, 2), {"bias": False}, "is a module, which takes none"),

@@ -110,8 +110,10 @@ def test_a_control_that_predicts_one_class_is_no_failure_and_one_that_crashes_is
             "frozen (control)", None, seed, 0.1, control=True, method="frozen", outcome=outcome
         )
     assert runs_of(made.tables)[1] == "2 (2 predict one class)"
-    assert rows_of.failures_line(made.tables[0]) == (
-        "Failures: none of 3 runs; 2 of the control predict one class, as its clients never train"
+    assert (
+        rows_of.failures_line(made.tables[0])
+        == "Failures: none of 3 runs; 2 of the control predict one class, as its clients never"
+        " train"
     )
     assert rows_of.failure_lines(made.tables[0]) == []
     assert [r["failed"] for r in rows_of.run_rows(made.tables[0], {})] == [False] * 3
@@ -151,8 +153,9 @@ def test_failure_lines_name_folder_and_reason_in_the_table_s_order() -> None:
         "FAILED: a, seed 1 (runs/02-run): failed: no disk",
         "FAILED: b, calibrated to ε = 2, seed 0 (runs/01-run): diverged: loss is nan",
     ]
-    assert rows_of.failures_line(made.tables[0], first=False) == (
-        "FAILED: 2 of 4 runs; 1 not made to the end, left out of every number"
+    assert (
+        rows_of.failures_line(made.tables[0], first=False)
+        == "FAILED: 2 of 4 runs; 1 not made to the end, left out of every number"
     )
 
 
@@ -288,8 +291,9 @@ def test_a_failure_is_shown_in_words_of_today_and_unmade_runs_are_said():
     made = Made().run("a", None, 0, 0.5, outcome="one class' share", reason="why")
     made.run("a", None, 1, 0.5, outcome="not run")
     line = failures_line(made.tables[0])
-    assert line == (
-        "FAILED: 1 of 2 runs; 1 not made to the end, left out of every number; first a, seed 0 "
+    assert (
+        line
+        == "FAILED: 1 of 2 runs; 1 not made to the end, left out of every number; first a, seed 0 "
         "(runs/00-run): single-class accuracy: why"
     )
 
@@ -313,20 +317,23 @@ def test_a_target_says_who_reached_it_cheapest():
 
 def test_the_line_on_privacy_counts_and_names_the_useful_epsilons():
     runs, _, claims = field().tables
-    assert privacy_line(claims, runs) == (
-        "Privacy: 1 of 2 lines with noise is private; the others are NOT PRIVATE. quick "
+    assert (
+        privacy_line(claims, runs)
+        == "Privacy: 1 of 2 lines with noise is private; the others are NOT PRIVATE. quick "
         "<b>bold</b>, calibrated to ε = 1: PRIVATE. ε = 8 (δ = 0.001, replace one record) is "
         "proved against all clients together."
     )
     made = Made().run("a", 1.0, 0, 0.5, private=False).claim("a", 1.0, math.inf)
     runs, _, claims = made.tables
-    assert privacy_line(claims, runs) == (
-        "Privacy: NOT PRIVATE, no useful ε is proved for the only line with noise."
+    assert (
+        privacy_line(claims, runs)
+        == "Privacy: NOT PRIVATE, no useful ε is proved for the only line with noise."
     )
     made.run("b", 1.0, 0, 0.5, private=False).claim("b", 1.0, math.inf)
     runs, _, claims = made.tables
-    assert privacy_line(claims, runs) == (
-        "Privacy: NOT PRIVATE, no useful ε is proved for any of the 2 lines with noise."
+    assert (
+        privacy_line(claims, runs)
+        == "Privacy: NOT PRIVATE, no useful ε is proved for any of the 2 lines with noise."
     )
     runs, _, claims = Made().run("a", 1.0, 0, 0.5).claim("a", 1.0, 8.0).tables
     assert privacy_line(claims, runs).startswith(

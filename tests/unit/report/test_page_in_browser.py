@@ -55,7 +55,7 @@ def run(folder: Path) -> Path:
 def centre(browser: Tab, selector: str, across: float = 0.5) -> tuple[float, float]:
     """Bring an element into the window; return a place on it."""
     box = browser.run(
-        f"(e => {{ e.scrollIntoView({{block: 'center'}}); const r = e.getBoundingClientRect(); "
+        "(e => { e.scrollIntoView({block: 'center'}); const r = e.getBoundingClientRect(); "
         f"return [r.left, r.top, r.width, r.height]; }})(document.querySelector('{selector}'))"
     )
     return box[0] + across * box[2], box[1] + box[3] / 2
@@ -129,7 +129,10 @@ def test_numbers_of_the_privacy_table_and_labels_of_tools_stay_on_one_line(
 )
 @pytest.mark.parametrize("page", ["run/report.html", "comparison.html"])
 def test_axe_finds_nothing_serious(browser: Tab, folder: Path, page: str) -> None:
-    found = "axe.run().then(r => JSON.stringify(r.violations.map(v => [v.impact, v.id, v.nodes[0].html])))"
+    found = (
+        "axe.run().then(r => JSON.stringify(r.violations.map(v => [v.impact, v.id, "
+        "v.nodes[0].html])))"
+    )
     for width, height, dark in WINDOWS:
         browser.open(folder / page, width, height, dark=dark)
         browser.run("document.querySelectorAll('details').forEach(d => d.open = true)")
@@ -195,8 +198,14 @@ def test_a_name_in_the_legend_hides_its_curve(browser: Tab, run: Path) -> None:
 
 def test_the_table_sorts_filters_and_hides_columns(browser: Tab, folder: Path) -> None:
     browser.open(folder / "comparison.html")
-    names = "[...document.querySelectorAll('.sorted tbody tr:not([hidden])')].map(r => r.cells[{}].textContent)"
-    head = "[...document.querySelectorAll('.sorted thead th')].find(h => h.textContent.startsWith('accuracy'))"
+    names = (
+        "[...document.querySelectorAll('.sorted tbody tr:not([hidden])')].map(r => "
+        "r.cells[{}].textContent)"
+    )
+    head = (
+        "[...document.querySelectorAll('.sorted thead th')].find(h => "
+        "h.textContent.startsWith('accuracy'))"
+    )
     place = browser.run(f"{head}.cellIndex")
     whole = browser.run(names.format(place))
     for direction in ("ascending", "descending"):

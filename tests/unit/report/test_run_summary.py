@@ -307,9 +307,13 @@ def test_clients_are_summed_up_not_listed() -> None:
     took_part = np.unique(run.rows["service"].column("client").to_numpy())
     assert dict(run_summary.participant_rows(run.rows["message"])) == {
         "clients that took part": str(len(took_part)),
-        "bytes up per client": f"median {text.size(int(np.median(up[took_part])))}, most {text.size(int(up.max()))}",
-        "bytes down per client": f"median {text.size(int(np.median(down[took_part])))}, most "
-        f"{text.size(int(down.max()))}",
+        "bytes up per client": (
+            f"median {text.size(int(np.median(up[took_part])))}, most {text.size(int(up.max()))}"
+        ),
+        "bytes down per client": (
+            f"median {text.size(int(np.median(down[took_part])))}, most "
+            f"{text.size(int(down.max()))}"
+        ),
     }
     assert run_summary.participant_rows(run.rows["message"].slice(0, 0)) == []
     assert run_tables.client_rows(run, {}) == []

@@ -161,8 +161,9 @@ def test_a_line_says_where_the_run_stands_and_what_is_left():
     line = progress_line(
         STATUS, scenarios.load("digits_dpzv", ['privacy={mode="none"}']), 30.0, 20.0
     )
-    assert line == (
-        "500/2,000 updates, accuracy 0.750, loss 0.625, up 1.00 MiB, down 1.00 KiB, 30 s elapsed, "
+    assert (
+        line == "500/2,000 updates, accuracy 0.750, loss 0.625, up 1.00 MiB, down 1.00 KiB, 30 s"
+        " elapsed, "
         "about 1 min 00 s left"
     )
 
@@ -219,7 +220,10 @@ def test_the_terms_of_an_epsilon_are_a_line_before_those_that_state_it(monkeypat
             shown.status(status)
             said[0]()
     lines = stream.getvalue().splitlines()
-    terms = "ε: Gaussian mechanism, replace one record, δ=0.001, GDP; against the clients; claimed by the paper"
+    terms = (
+        "ε: Gaussian mechanism, replace one record, δ=0.001, GDP; against the clients; claimed by "
+        "the paper"
+    )
     assert [line.startswith("ε: ") for line in lines] == [False, False, True, False, False]
     assert lines[2] == f"{terms}, not proved"
     assert all("ε > 10 (no useful ε), ε 0.4 (claimed)" in line for line in lines[3:])

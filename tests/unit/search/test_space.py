@@ -93,7 +93,10 @@ def test_what_is_fixed_cannot_be_varied(read):
 
 
 def test_settings_of_every_method_that_is_named_are_known(read):
-    text = 'method.smoothing.choice = [0.1]\nmethod.name.choice = ["dpzv", "fedavg"]\nmethod.local_steps.choice = [1]'
+    text = (
+        'method.smoothing.choice = [0.1]\nmethod.name.choice = ["dpzv", '
+        '"fedavg"]\nmethod.local_steps.choice = [1]'
+    )
     assert len(read(text)) == 3
     with pytest.raises(SpecError, match="local_steps: unknown"):
         read("method.local_steps.choice = [1]")

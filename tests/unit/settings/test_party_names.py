@@ -12,7 +12,10 @@ def test_a_client_has_its_partys_name_or_else_its_number():
 
 
 def test_messages_name_the_party_beside_the_number():
-    message = "the upload of client 1 came before client 0's; client 12, client actor 0 and clients 0 are others"
+    message = (
+        "the upload of client 1 came before client 0's; client 12, client actor 0 and clients 0 are"
+        " others"
+    )
     assert named(message, NAMES) == message.replace("client 1 ", "corner shop (client 1) ").replace(
         "client 0's", "bank (client 0)'s"
     )
