@@ -6,10 +6,9 @@ compose by adding their μ². Both numbers lie beyond double precision for small
 nothing here evaluates that difference. With t = ε/μ − μ/2 and Mills' ratio R(x) = (1 − Φ(x)) / φ(x)
 it is φ(t) (R(t) − R(t + μ)).
 
-The ε columns of a run's rows ask for many ε at once, so the formula takes arrays; the bits do not
-depend on how many. numpy's own exp and log differ from the C library's in the last bit, on some
-processors and not on others; so those two are taken one by one from `math`. scipy.special, a fifth
-of a CPU second, is imported where it is used: every actor imports this module, few compute.
+numpy's own exp and log differ from the C library's in the last bit, on some processors and not on
+others; so both are taken from `math`. scipy, a third of a CPU second, is imported where it is used:
+every actor imports this module, few compute.
 """
 
 # N values of μ
@@ -17,15 +16,14 @@ of a CPU second, is imported where it is used: every actor imports this module, 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from raydpzv.errors import InputError
-from raydpzv.privacy.brent import FEW, Array, brentq, roots
 
+Array = npt.NDArray[np.float64]
 _LOG_ROOT_TAU = 0.5 * math.log(2 * math.pi)
 # below this μ the difference of Mills' ratios is expanded; both forms agree to 1e-12 there
 _SMALL = 1e-3
@@ -60,17 +58,12 @@ def epsilons_of(mus_N: npt.ArrayLike, delta: float) -> Array:
     """Return `epsilon_of` of many μ, float64 in the shape of μ; NaN where μ is NaN."""
     given = np.asarray(mus_N, np.float64)
     _require_delta(delta)
+    # rows repeat few values, and a root takes some 50 µs
     distinct, places_N = np.unique(given, return_inverse=True)
     if (distinct < 0).any():
         _require("mu", distinct[0])
-    found = np.where(
-        distinct == math.inf, 0.0 if delta == 1 else math.inf, distinct
-    )  # 0 of 0, NaN of NaN
-    many = (distinct > 0) & (distinct < math.inf)
-    if many.any():
-        with np.errstate(over="ignore"):  # to infinity, as in Python
-            found[many] = _epsilons(distinct[many], delta)
-    return found[places_N].reshape(given.shape)
+    epsilons = np.array([_epsilon(mu, delta) for mu in distinct.tolist()])
+    return epsilons[places_N].reshape(given.shape)
 
 
 def mu_of(epsilon: float, delta: float) -> float:
@@ -82,6 +75,8 @@ def mu_of(epsilon: float, delta: float) -> float:
     if delta == 0:
         return 0.0
 
+    from scipy.optimize import brentq
+
     def excess(log_mu: float) -> float:
         mu = math.exp(log_mu)
         return _log_delta(epsilon / mu - mu / 2, mu) - math.log(delta)
@@ -91,7 +86,7 @@ def mu_of(epsilon: float, delta: float) -> float:
         high += 1.0
     while excess(low) > 0:
         low -= 1.0
-    return math.exp(low if low == high else brentq(excess, low, high, xtol=_XTOL))
+    return math.exp(low if low == high else float(brentq(excess, low, high, xtol=_XTOL)))
 
 
 def guess_of(mu: float) -> float:
@@ -106,22 +101,25 @@ def guess_of(mu: float) -> float:
     return float(ndtr(mu / 2))
 
 
-def _epsilons(mus: Array, delta: float) -> Array:
-    """ε for 0 < μ < infinity."""
+def _epsilon(mu: float, delta: float) -> float:
+    """ε for one μ; NaN for NaN."""
+    from scipy.optimize import brentq
     from scipy.special import ndtri
 
-    # δ(0) at most δ, so that ε is 0: in probabilities as `delta_of`, not in their logarithms
-    at_zero = _each(math.exp, np.minimum(_log_deltas(0.0 / mus - mus / 2, mus), 0.0))
-    found, left = np.zeros(len(mus)), at_zero > delta
+    if mu == 0 or math.isnan(mu):
+        return mu
+    if mu == math.inf:
+        return 0.0 if delta == 1 else math.inf
+    # δ(0) at most δ, so that ε is 0: as probabilities, not as their logarithms
+    if delta_of(0.0, mu) <= delta:
+        return 0.0
     if delta == 0:
-        return np.where(left, math.inf, found)
-    mus = mus[left]
+        return math.inf
     # δ(t) < Φ(−t): the root lies to the left of this
-    above, log_delta = float(-ndtri(delta)), math.log(delta)
-    highs = np.full(len(mus), above + 1e-6)
-    t = roots(lambda t, of: _log_deltas(t, mus[of]) - log_delta, -mus / 2, highs, _XTOL)
-    found[left] = np.maximum(mus * (t + mus / 2), 0.0)
-    return found
+    high = float(-ndtri(delta)) + 1e-6
+    log_delta = math.log(delta)
+    t = brentq(lambda t: _log_delta(t, mu) - log_delta, -mu / 2, high, xtol=_XTOL)
+    return max(mu * (t + mu / 2), 0.0)
 
 
 def _log_delta(t: float, mu: float) -> float:
@@ -132,25 +130,6 @@ def _log_delta(t: float, mu: float) -> float:
         return math.log(ndtr(-t) - math.exp(-t * t / 2 - _LOG_ROOT_TAU) * _mills(t + mu))
     gap = _mills_slope(t, mu) if mu < _SMALL else _mills(t) - _mills(t + mu)
     return -t * t / 2 - _LOG_ROOT_TAU + math.log(max(gap, 5e-324))
-
-
-def _log_deltas(t: Array, mu: Array) -> Array:
-    """`_log_delta`, element by element: the bulk of many in the same operations on arrays."""
-    from scipy.special import ndtr
-
-    found, many = np.empty(len(t)), len(t) >= FEW
-    far, near = many & (t <= _FAR_LEFT), many & (t > _FAR_LEFT) & (mu >= _SMALL)
-    a, b = t[far], mu[far]
-    cut = _each(math.exp, -a * a / 2 - _LOG_ROOT_TAU) * _mills(a + b)
-    found[far] = _each(math.log, ndtr(-a) - cut)
-    a, b = t[near], mu[near]
-    gap = _each(math.log, np.maximum(_mills(a) - _mills(a + b), 5e-324))
-    found[near] = -a * a / 2 - _LOG_ROOT_TAU + gap
-    others = ~(far | near)
-    found[others] = [
-        _log_delta(*pair) for pair in zip(t[others].tolist(), mu[others].tolist(), strict=True)
-    ]
-    return found
 
 
 def _mills(x: Any) -> Any:
@@ -169,11 +148,6 @@ def _mills_slope(t: float, mu: float) -> float:
     first = x * ratio - 1 if x < 1e4 else -1 / (x * x)
     third = 2 * first + x * (ratio + x * first) if x < 30 else -6 / x**4
     return float(-mu * first - mu**3 / 24 * third)
-
-
-def _each(function: Callable[[float], float], values: Array) -> Array:
-    """A function of the C library, one value at a time."""
-    return np.fromiter(map(function, values.tolist()), np.float64, len(values))
 
 
 def _require(name: str, value: float) -> None:

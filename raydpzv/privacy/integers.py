@@ -39,7 +39,6 @@ from typing import Any
 import numpy as np
 
 from raydpzv.errors import SpecError
-from raydpzv.privacy.brent import brentq
 from raydpzv.privacy.calibration import largest_count
 from raydpzv.privacy.claims import Claim, figure
 from raydpzv.privacy.gdp import epsilon_of, mu_of
@@ -486,6 +485,7 @@ def _least_sampled_noise(plan: IntegerReleasePlan, epsilon: float, unsampled: fl
     """Search log z between what is enough without sampling and what is too little with it, and end
     on the safe side.
     """
+    from scipy.optimize import brentq
 
     def excess(log_z: float) -> float:
         spent = plan.sampled_epsilon(math.exp(log_z), plan.releases)

@@ -5,14 +5,12 @@ import mpmath
 import numpy as np
 import pytest
 from dp_accounting import pld
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from scipy.optimize import brentq
 
 from raydpzv.errors import InputError
 from raydpzv.keys import Key
 from raydpzv.privacy import gdp
-from raydpzv.privacy.brent import roots
 from raydpzv.privacy.gdp import delta_of, epsilon_of, epsilons_of, mu_of
 
 
@@ -118,56 +116,6 @@ def test_bits_are_those_of_one_at_a_time(delta):
     draws = np.exp(Key(3).generator().uniform(-12, 8, 400))
     mus = np.concatenate([EDGES, draws, 8 * np.sqrt(np.arange(1, 200)) / (1437 * 0.3), draws[:50]])
     assert bits(epsilons_of(mus, delta)) == bits([epsilon_of(mu, delta) for mu in mus.tolist()])
-
-
-@pytest.mark.slow
-@settings(max_examples=60, deadline=None)
-@given(
-    st.lists(st.floats(1e-6, 1e4), min_size=60, max_size=80, unique=True), st.floats(1e-15, 0.999)
-)
-def test_bits_are_those_of_one_at_a_time_wherever_they_lie(mus, delta):
-    assert bits(epsilons_of(mus, delta)) == bits([epsilon_of(mu, delta) for mu in mus])
-
-
-def test_another_root_finder_would_have_other_bits():
-    """The control: ε to 1e-10 agrees in print and not in its bits."""
-    mus = 0.01 * np.sqrt(np.arange(1, 200))
-
-    def near(mu):
-        log_delta = math.log(1e-3)
-        t = brentq(lambda t: gdp._log_delta(t, mu) - log_delta, -mu / 2, 3.1, xtol=1e-10)
-        return max(mu * (t + mu / 2), 0.0)
-
-    found = epsilons_of(mus, 1e-3)
-    others = [near(mu) if epsilon_of(mu, 1e-3) > 0 else 0.0 for mu in mus.tolist()]
-    assert found == pytest.approx(others, rel=1e-6, abs=1e-9)
-    assert bits(found) != bits(others)
-
-
-def test_roots_are_brentqs_also_of_functions_that_force_bisections():
-    for function in (
-        lambda x: (
-            x * x * x - 2.0
-        ),  # products and roots alone: numpy's powers have last bits of their own
-        lambda x: np.sign(x - 0.3) * np.sqrt(np.sqrt(np.abs(x - 0.3))),
-        lambda x: np.where(x < 1.0, -1.0, 1e-9 + x - 1.0),
-        lambda x: x * x * x * x * x * x * x - 1e-9,
-    ):
-        lows = -np.linspace(0.1, 3.0, 30)
-        found = roots(lambda x, of, f=function: f(x), lows, np.full(30, 2.0), 1e-14)
-        expected = [brentq(lambda x, f=function: float(f(x)), low, 2.0, xtol=1e-14) for low in lows]
-        assert bits(found) == bits(expected)
-
-
-def test_a_root_at_an_end_is_the_end_and_ends_of_one_sign_are_refused():
-    assert roots(
-        lambda x, of: x - 1.0, np.array([1.0, 0.0]), np.array([2.0, 1.0]), 1e-14
-    ).tolist() == [
-        1.0,
-        1.0,
-    ]
-    with pytest.raises(ValueError, match="different signs"):
-        roots(lambda x, of: x, np.array([1.0]), np.array([2.0]), 1e-14)
 
 
 def test_nan_stays_nan_shapes_stay_and_what_is_refused_alone_is_refused_here():
