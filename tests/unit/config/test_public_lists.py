@@ -2,7 +2,7 @@ import pytest
 from typer.testing import CliRunner
 
 import raydpzv
-from raydpzv.config.public_lists import read_off, stated_lists
+from raydpzv.config.public_lists import fitted, read_off, stated_lists
 from raydpzv.config.toml import as_toml, load
 from raydpzv.errors import SpecError
 from raydpzv.settings.sections_data import DataSection
@@ -47,6 +47,26 @@ def test_each_list_is_public_or_its_setting_is_named(given, missing, said):
     assert [
         line.startswith(start) for line, start in zip(stated_lists(data), said, strict=True)
     ] == [True] * len(said)
+
+
+@pytest.mark.parametrize(
+    ("changed", "setting"),
+    [
+        ({}, None),
+        ({"scale": "standard"}, "data.scale"),
+        ({"scale": "unit"}, "data.scale"),
+        ({"missing": "mean"}, "data.missing"),
+        ({"split": "stratified"}, "data.split"),
+        ({"groups": "patient"}, "data.groups"),
+        ({"classes": None}, "data.classes"),
+        ({"categories": ("city",)}, "data.categories"),
+    ],
+)
+def test_each_setting_by_which_one_record_moves_others_is_named(changed, setting):
+    public = {"source": "csv", "classes": CLASSES, "scale": "none", "split": "plain"}
+    given = {name: value for name, value in (public | changed).items() if value is not None}
+    named = [each.setting for each in fitted(DataSection(**given))]
+    assert named == ([] if setting is None else [setting])
 
 
 def test_privacy_says_whose_list_the_classes_are():

@@ -47,6 +47,13 @@ def parts(split: Split) -> list[np.ndarray]:
     return [found.train.x, found.train.y, found.test.x, found.test.y]
 
 
+def test_other_counts_only_in_a_list_that_has_it():
+    cities = PublicList.of(("Oslo", "other"), "data.categories", "other")
+    assert cities.places(["Rome", "Oslo"]) == [1, 0]
+    classes = PublicList.of(("ill", "well"), "data.classes", "other")
+    assert classes.places(["Rome", "ill"]) == [-1, 0]
+
+
 @pytest.mark.parametrize("source", ["csv", "parquet"])
 def test_labels_have_the_numbers_of_their_list(tmp_path, source):
     found = read(

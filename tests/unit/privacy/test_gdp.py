@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from raydpzv.errors import InputError
 from raydpzv.keys import Key
 from raydpzv.privacy import gdp
-from raydpzv.privacy.gdp import delta_of, epsilon_of, epsilons_of, mu_of
+from raydpzv.privacy.gdp import delta_of, epsilon_of, epsilons_of, guess_of, mu_of
 
 
 def exact_delta(epsilon: float, mu: float) -> mpmath.mpf:
@@ -87,6 +87,11 @@ def test_more_mu_never_costs_less(low: float, factor: float, exponent: float) ->
 def test_nonsense_is_refused(call) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(InputError):
         call()
+
+
+@pytest.mark.parametrize(("mu", "share"), [(0.0, 0.5), (0.5, 0.5987), (1.0, 0.6915), (2.0, 0.8413)])
+def test_a_guess_is_the_normal_tables_at_half_of_mu(mu: float, share: float) -> None:
+    assert guess_of(mu) == pytest.approx(share, abs=5e-5)
 
 
 # ε of many μ at once against one at a time, bit for bit.

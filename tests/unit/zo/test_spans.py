@@ -228,6 +228,24 @@ def test_a_rule_without_its_models_shapes_is_refused():
     assert Rule().on(SHAPES) == Rule()
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "spans"),
+    [
+        (Group(), Group(), 1),
+        (Group(2.0, 0.5), Group(2.0, 0.5), 1),
+        (Group(2.0, 0.5), Group(2.0, 0.25), 2),
+        (Group(2.0, 0.5), Group(3.0, 0.5), 2),
+    ],
+)
+def test_neighbours_share_a_span_only_with_both_factors_equal(first, second, spans):
+    shapes: Shapes = (("a", (4,)), ("b", (6,)))
+    made = spans_of("gaussian", (("a", first), ("b", second)), shapes)
+    assert len(made) == spans
+    assert [(s.lr, s.smoothing) for s in made] == [
+        (group.lr, group.smoothing) for group in (first, second)[-spans:]
+    ]
+
+
 def test_patterns_that_match_nothing_or_twice_are_refused():
     names = [name for name, _ in SHAPES]
     check_groups(GROUPS, names)
