@@ -36,6 +36,7 @@ from raydpzv.records.run_writer import RunWriter
 from raydpzv.records.schema import EMPTY, SCHEMAS
 from raydpzv.records.secrets_file import OperatorSecrets, new_key
 from raydpzv.records.store import Rows
+from raydpzv.records.summary_fields import beside
 from raydpzv.segments.started_segments import has_restarted
 from raydpzv.settings.party_names import named
 from raydpzv.sim.interfaces import USER, Evaluated, Status, unheard
@@ -80,6 +81,12 @@ class Run:
         return known | self.summary.get("measures", {})
 
     @property
+    def _scores(self) -> dict[str, float]:
+        """The measures, and what an accuracy is judged by."""
+        against = {name: v for name, v in beside(self.summary).items() if name != "R²"}  # is r2
+        return self.measures | against
+
+    @property
     def epsilon(self) -> dict[str, Any] | None:
         """The proved claim against whom the noise is meant, with its terms; or None. All:
         summary["epsilon"].
@@ -90,7 +97,7 @@ class Run:
 
     def __repr__(self) -> str:
         found, claim = self.summary, self.epsilon
-        scores = "".join(f", {name} {value:.4g}" for name, value in self.measures.items())
+        scores = "".join(f", {name} {value:.4g}" for name, value in self._scores.items())
         epsilon = "no ε is proved"
         if claim:
             epsilon = (
@@ -107,7 +114,7 @@ class Run:
         facts: dict[str, object] = {
             "status": found["status"],
             "updates": f"{found['updates']:,}",
-            **{name: f"{value:.4g}" for name, value in self.measures.items()},
+            **{name: f"{value:.4g}" for name, value in self._scores.items()},
             "bytes": f"{found['bytes_up'] + found['bytes_down']:,}",
             "privacy": found["privacy_verdict"],
             "folder": self.path or "none: give out to raydpzv.run to keep a run",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,26 @@ def faults(summary: Mapping[str, Any]) -> Iterator[str]:
         for name in names.split():
             if name in summary and not holds(summary[name]):
                 yield f"{name}: wanted {wanted}, got {summary[name]!r:.60}"
+
+
+def beside(summary: Mapping[str, Any]) -> dict[str, float]:
+    """Return what a score is judged by, by name, as far as the run has it.
+
+    An accuracy is held against the share of the largest class among the test rows, which a constant
+    prediction reaches. With two classes the area under the ROC curve goes with it, and with rmse the
+    share of the variance that the model explains.
+    """
+    measures = summary.get("measures")
+    given = {
+        "largest class": summary.get("largest_class_share"),
+        "ROC AUC": summary.get("roc_auc"),
+        "R²": measures.get("r2") if isinstance(measures, Mapping) else None,
+    }
+    return {
+        name: float(value)
+        for name, value in given.items()
+        if isinstance(value, int | float) and math.isfinite(value)
+    }
 
 
 def _is_text(value: Any) -> bool:

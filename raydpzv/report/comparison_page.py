@@ -128,7 +128,7 @@ def _words(view: ComparisonView, about: About) -> dict[str, Any]:
         "facts": _facts(runs),
         "accuracy": words.page_grid(view),
         "runs": words.run_rows(runs, about.pages),
-        "accuracy_note": words.ACCURACY_NOTE,
+        "accuracy_note": words.ACCURACY_NOTE + words.constant_text(runs, " On these test rows {}."),
         "targets": [
             (words.target_title(t), words.target_grid(view.rows, t))
             for t in dict.fromkeys(view.targets)

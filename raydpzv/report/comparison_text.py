@@ -63,7 +63,9 @@ def summary_report(view: ComparisonView) -> Group:
     hidden = len(warnings) - _MOST_WARNINGS
     parts: list[RenderableType] = [
         found.console(
-            f"Test {score}: {_TITLE}{_AIM if AIM in found.heads else ''}", gap=0, once=True
+            f"Test {score}: {_TITLE}{constant_text(runs, '; {}')}{_AIM if AIM in found.heads else ''}",
+            gap=0,
+            once=True,
         ),
         Text(failed, "bold red" if "FAILED" in failed else ""),
         *(
@@ -76,6 +78,17 @@ def summary_report(view: ComparisonView) -> Group:
         *([Text(f"{hidden} more warnings: on the page", "yellow")] if hidden > 0 else []),
     ]
     return Group(*parts)
+
+
+def constant_text(runs: pa.Table, form: str) -> str:
+    """Return in a form, such as "; {}", what one class everywhere reaches; "" without classes."""
+    shares = [
+        share for share in runs.column("largest_class_share").to_pylist() if text.known(share)
+    ]
+    if not shares:
+        return ""
+    ends = dict.fromkeys((text.percent(min(shares)), text.percent(max(shares))))
+    return form.format(f"a constant prediction reaches {' to '.join(ends)}")
 
 
 _SCORES = (
@@ -101,6 +114,8 @@ def summary_grid(view: ComparisonView) -> Grid:
         columns.append(_spread("concordance", "concordance", text.short, _BESIDE))
     elif not all(math.isnan(row["accuracy_median"]) for row in rows) or not view.measures:
         columns.append(_spread("accuracy", "accuracy", text.percent, _BESIDE))
+    if _scored(rows, "roc_auc"):
+        columns.append(_median("ROC AUC", "roc_auc", text.short))
     columns += [_spread(name, name, text.short, _BESIDE) for name in view.measures]
     columns += _budgets(view, lambda title, name: _median(title, name, text.percent))
     columns += [

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from raydpzv.privacy.claim_words import smallest, stated, withheld
-from raydpzv.records.summary_fields import NEWEST, shown
+from raydpzv.records.summary_fields import NEWEST, beside, shown
 from raydpzv.registry import METHODS
 from raydpzv.report import text
 
@@ -58,6 +58,17 @@ def accuracy_line(summary: Summary) -> str:
     if summary.get("status") != "done":
         return f"{line}; the run {shown(str(summary.get('stopped_by') or 'did not finish'))}."
     return f"{line}."
+
+
+def score_text(summary: Summary, name: str) -> str:
+    """Return a run's score, and in brackets what it is judged by."""
+    show = text.percent if name == "accuracy" else text.number
+    against = [
+        f"{of} {text.percent(value) if of == 'largest class' else text.number(value)}"
+        for of, value in beside(summary).items()
+    ]
+    score = show({**summary, **measures(summary)}.get(name))
+    return f"{score} ({', '.join(against)})" if against else score
 
 
 def measures(summary: Summary) -> Mapping[str, Any]:
@@ -127,7 +138,6 @@ def key_figures(summary: Summary, clock: str = "virtual", *, published: bool = F
             ("status", _status(summary)),
         ]
     name, stale = score_name(summary), summary.get("staleness") or {}
-    show = text.percent if name == "accuracy" else text.number
     real, run = (text.seconds(summary.get(key)) for key in ("seconds", "simulated_seconds"))
     passed = clock == "wall" or not summary.get("simulated_seconds")
     both = (
@@ -136,7 +146,7 @@ def key_figures(summary: Summary, clock: str = "virtual", *, published: bool = F
         else f"{run} simulated"
     )
     return [
-        (f"test {name}", show({**summary, **measures(summary)}.get(name))),
+        (f"test {name}", score_text(summary, name)),
         *([("ε so far", so_far)] if so_far else []),
         proved,
         *([("staleness", _aged(summary))] if text.known(stale.get("mean")) else []),
@@ -291,6 +301,8 @@ def _scores(summary: Summary) -> list[Row]:
     """
     best, accurate = _chosen(summary), score_name(summary) == "accuracy"
     rows = [("test accuracy", text.percent(summary.get("accuracy")))] if accurate else []
+    if largest := beside(summary).get("largest class"):
+        rows += [("largest class of the test rows", text.percent(largest))]
     rows += [("test accuracy of the best model", best)] if best else []
     named = (
         ("area under the ROC curve", "roc_auc", text.number),

@@ -1,9 +1,16 @@
 import math
 
+import pyarrow as pa
+
 from raydpzv.report import comparison_text as rows_of
 from raydpzv.report.comparison_privacy import compared_privacy, privacy_line
 from raydpzv.report.comparison_table import Compared, ComparisonView
-from raydpzv.report.comparison_text import failures_line, summary_grid, target_line
+from raydpzv.report.comparison_text import (
+    constant_text,
+    failures_line,
+    summary_grid,
+    target_line,
+)
 from tests.helpers.synthetic_comparison import MECHANISM, Made, field, printed, view
 
 
@@ -355,3 +362,13 @@ def test_warnings_are_few_on_the_screen():
     said = printed(made.tables, [])
     assert said.count("warning: entrant") == 3
     assert "2 more warnings: on the page" in said
+
+
+def test_a_constant_prediction_is_said_once_or_with_its_range() -> None:
+    def said(*shares: float | None) -> str:
+        runs = pa.table({"largest_class_share": pa.array(shares, pa.float64())})
+        return constant_text(runs, "; {}")
+
+    assert said(0.6, 0.6) == "; a constant prediction reaches 60.00 %"
+    assert said(0.6, 0.1, None) == "; a constant prediction reaches 10.00 % to 60.00 %"
+    assert said(None, math.nan) == ""

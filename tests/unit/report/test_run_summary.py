@@ -148,6 +148,19 @@ def test_summary_rows_say_the_numbers() -> None:
     assert not any("ε" in value or "PRIVATE" in value for value in rows.values())
 
 
+def test_a_score_stands_beside_what_it_is_judged_by() -> None:
+    def first(**changed: object) -> tuple[str, str]:
+        return run_summary.key_figures(summary(**changed))[0]
+
+    two = first(accuracy=0.875, largest_class_share=0.6, roc_auc=0.9314)
+    assert two == ("test accuracy", "87.50 % (largest class 60.00 %, ROC AUC 0.9314)")
+    several = first(accuracy=0.875, largest_class_share=0.1, roc_auc=None)
+    assert several == ("test accuracy", "87.50 % (largest class 10.00 %)")
+    numbers = first(accuracy=None, largest_class_share=None, measures={"rmse": 2.5, "r2": 0.75})
+    assert numbers == ("test rmse", "2.5 (R² 0.75)")
+    assert first(accuracy=0.5, largest_class_share=None)[1] == "50.00 %"
+
+
 def test_the_key_figures_say_what_is_promised() -> None:
     def said(*claims: Any) -> str:
         return dict(run_summary.key_figures(summary(epsilon=claims)))["ε"]
