@@ -61,7 +61,7 @@ demo: $(INSTALLED)
 		print('\nThe papers\' noise and head on the same run would prove nothing:', \
 		json.load(sys.stdin)['verdict'].partition(' Mind:')[0], '(raydpzv privacy $(PAPERS))\n')"
 	@echo "picture: $(DEMO)/plots/accuracy_over_updates.png"
-	@printf "page:    "; $(BIN)/raydpzv report $(DEMO) --operator
+	@printf "page:    "; $(BIN)/raydpzv report $(DEMO)
 
 films: $(FILMS)
 	cd examples/films && OMP_NUM_THREADS=1 $(CURDIR)/$(BIN)/python films.py $(CURDIR)/runs/films-$(shell date +%Y%m%d-%H%M%S)

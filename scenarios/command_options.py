@@ -472,8 +472,6 @@ class ReportCommand(Options):
     moved: Moved = None
     out: Path | None = None
     """Folder for report.html and plots/: of one run its own by default; several runs need one."""
-    operator: bool = False
-    """Include what must not leave a private run: losses, accuracies, rows."""
     format: str = "png"
     """Form of the pictures: png, pdf or svg."""
 
@@ -486,8 +484,6 @@ class WatchCommand(Options):
     """Folder of a run or a comparison, which may still be running."""
     port: int = 8765
     """The first port to try; the next free one is taken."""
-    operator: bool = False
-    """Show what must not leave a private run: losses, accuracies, rows."""
     moved: Moved = None
 
 

@@ -65,9 +65,8 @@ def show_run(
     console.print(f"\nrun folder: {folder}\nreport: raydpzv report {folder}", soft_wrap=True)
     if withheld(summary):
         console.print(
-            "Keep this folder to yourself. To write a copy that you may share: raydpzv publish "
-            f"{folder} --out FOLDER. The report shows only what may be shared, unless you add "
-            "--operator.",
+            "Keep this folder and its report to yourself. To write a copy that you may share: "
+            f"raydpzv publish {folder} --out FOLDER",
             soft_wrap=True,
         )
 

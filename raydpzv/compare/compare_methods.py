@@ -196,7 +196,6 @@ def report(
     out: str | Path | None = None,
     *,
     moved: Sequence[str] = (),
-    operator: bool = False,
     form: str = "png",
 ) -> Path:
     """Write the page and pictures of runs, or of one comparison that may still be running; return
@@ -207,8 +206,7 @@ def report(
 
     runs: finished runs or folders. out: the folder of a report of several. moved: where data are
     now, see
-    `RunFolder.open`. operator: include what must not leave a private run. form: of the pictures,
-    "png", "pdf" or "svg". Raises InputError.
+    `RunFolder.open`. form: of the pictures, "png", "pdf" or "svg". Raises InputError.
     """
     from raydpzv.report.page import write_page, write_report
 
@@ -222,7 +220,7 @@ def report(
         found = collect(plan, folders[0])
         for run in found.runs.to_pylist():
             made = folders[0] / "runs" / run["run"]
-            if run["status"] == "done" and (operator or not (made / "report.html").is_file()):
-                write_page([made], moved=moved, operator=operator)
+            if run["status"] == "done" and not (made / "report.html").is_file():
+                write_page([made], moved=moved)
         return write(plan, folders[0], found, place, form)
-    return write_report(folders, place, moved=moved, operator=operator, form=form)
+    return write_report(folders, place, moved=moved, form=form)

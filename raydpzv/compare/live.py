@@ -27,7 +27,6 @@ from raydpzv.experiment.prepare import Prepared
 from raydpzv.experiment.resuming import prepared_again
 from raydpzv.experiment.summary import Ending, Outcome, summarise
 from raydpzv.files import PLAN, is_comparison
-from raydpzv.privacy.claim_words import withheld
 from raydpzv.records import metrics
 from raydpzv.records.checkpoint import CHECKPOINT
 from raydpzv.records.run_folder import RunFolder
@@ -42,14 +41,13 @@ _PORTS = 100
 
 
 class LivePage:
-    """The newest page of a folder. operator: show what must not leave a private run.
+    """The newest page of a folder.
 
-    Raises InputError for a folder that holds neither a run nor a comparison, and for a private run
-    without `operator`.
+    Raises InputError for a folder that holds neither a run nor a comparison.
     """
 
-    def __init__(self, folder: Path, moved: Sequence[str] = (), *, operator: bool = False) -> None:
-        self._folder, self._moved, self._operator = folder, moved, operator
+    def __init__(self, folder: Path, moved: Sequence[str] = ()) -> None:
+        self._folder, self._moved = folder, moved
         self._lock = threading.Lock()
         self._page, self._made = "", ""
         self._parts: KeptParts = {}
@@ -85,15 +83,6 @@ class LivePage:
             return self._page
 
     def _comparison(self, version: str) -> str:
-        made = [
-            run
-            for run in map(RunFolder, (self._folder / RUNS_FOLDER).glob("*/"))
-            if run.has_summary()
-        ]
-        if not self._operator and any(withheld(run.summary()) for run in made):
-            raise InputError(
-                f"{self._folder}: holds private runs; its page is the operator's: add --operator"
-            )
         plan = read_comparison(self._folder / PLAN, self._moved)
         said = about(plan, self._folder, self._folder)
         return comparison_page(collect(plan, self._folder), said, version=version)
@@ -102,8 +91,7 @@ class LivePage:
         folder = RunFolder.open(self._folder, self._moved)
         if not folder.has_summary():
             return live_page(self._unfinished(folder), version)
-        operator = self._operator and withheld(folder.summary())
-        (run,) = read_runs([self._folder], self._moved, operator=operator)
+        (run,) = read_runs([self._folder], self._moved)
         return live_page(run, version)
 
     def _unfinished(self, folder: RunFolder) -> ReportedRun:
@@ -116,11 +104,6 @@ class LivePage:
         passed = float(served.max()) if len(served) else 0.0
         ending = Ending(Outcome("done", ""), math.nan, passed, updates, None)
         summary = summarise(str(folder.environment().get("scenario", "")), prepared, rows, ending)
-        if withheld(summary) and not self._operator:
-            raise InputError(
-                f"{self._folder}: a private run that is still running; its page is the operator's: "
-                "add --operator"
-            )
         planned = prepared.spec.budget.updates
         of = f" of {planned:,}" if planned else ""
         summary |= {

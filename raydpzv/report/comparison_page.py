@@ -123,6 +123,7 @@ def _words(view: ComparisonView, about: About) -> dict[str, Any]:
         "groups": data["groups"],
         "charts": data["charts"],
         "title": about.title,
+        "unpublished": any(claims.column("holds").to_pylist()),
         "plan": about.plan,
         "heads": words.heads_line(about.heads),
         "facts": _facts(runs),

@@ -19,14 +19,12 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
-import tomli_w
 from markupsafe import Markup
 
 from raydpzv.errors import DataError, InputError
 from raydpzv.files import write_atomically
 from raydpzv.privacy.claim_words import stated
 from raydpzv.privacy.claim_words import withheld as is_withheld
-from raydpzv.records.publish import publication
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.schema import EMPTY, SCHEMAS
 from raydpzv.records.store import Rows, read_rows
@@ -73,8 +71,8 @@ class ReportedRun:
     """What a report shows of a run: what pictures need, the scenario as text and tree, the
     environment as JSON.
 
-    withheld: what a private run's page leaves out, in words; "" if it shows all that there is.
-    operators: whether the page of a private run shows what must not leave. damaged: what is said of
+    withheld: what a published run's page leaves out, in words; "" if it shows all that there is.
+    keep: whether the page shows what no ε covers, of a private run. damaged: what is said of
     rows that cannot be read. steps: what the slider shows (`page_steps`).
     """
 
@@ -83,7 +81,7 @@ class ReportedRun:
     settings: Mapping[str, Any]
     environment: str
     withheld: str = ""
-    operators: bool = False
+    keep: bool = False
     damaged: tuple[str, ...] = ()
     steps: page_steps.Data | None = None
 
@@ -94,14 +92,13 @@ def write_report(
     *,
     targets: Sequence[float] = TARGETS,
     moved: Sequence[str] = (),
-    operator: bool = False,
     form: str = "png",
 ) -> Path:
     """Write `plots/*` and `report.html` into `out` (one run: its own folder by default); return the
     page.
 
-    Of a private run it shows what may leave (`raydpzv.records.publish`); with `operator`,
-    everything.
+    It shows all that a folder holds: of what was published of a private run
+    (`raydpzv.records.publish`) what may leave, of a run's own folder everything.
     targets: test accuracies, shares of 1, for which several runs are compared by what it took to
     reach them. moved: see `RunFolder.open`; a report reads no data, so it may be left out. form: of
     the pictures, "png", "pdf" or "svg". Raises DataError if a folder is not a run's, InputError if
@@ -114,9 +111,9 @@ def write_report(
         raise InputError(
             f"{len(runs)} runs need a folder of their own for the report; say which one"
         )
-    page, drawn = write_page(runs, out, targets=targets, moved=moved, operator=operator)
+    page, drawn = write_page(runs, out, targets=targets, moved=moved)
     (page.parent / "plots").mkdir(exist_ok=True)
-    # those of another page go: an operator's pictures are not to lie beside a public page
+    # those of another page go
     write_pictures(page.parent / "plots", drawn, {draw.__name__ for draw in DRAWINGS}, form)
     return page
 
@@ -127,10 +124,9 @@ def write_page(
     *,
     targets: Sequence[float] = TARGETS,
     moved: Sequence[str] = (),
-    operator: bool = False,
 ) -> tuple[Path, list[ReportFigure]]:
     """Write `report.html` alone; return it and its pictures. Arguments as of `write_report`."""
-    folders = read_runs(runs, moved, operator=operator)
+    folders = read_runs(runs, moved)
     drawn = [p for draw in DRAWINGS if (p := draw([f.view for f in folders]))]
     page = (runs[0] if out is None else out) / "report.html"
     page.parent.mkdir(parents=True, exist_ok=True)
@@ -147,20 +143,20 @@ def live_page(run: ReportedRun, version: str) -> str:
 
 
 def unfinished(folder: RunFolder, summary: Mapping[str, Any], rows: Rows) -> ReportedRun:
-    """Return what a page shows of a run without a summary of its own, to its operator."""
+    """Return what a page shows of a run without a summary of its own."""
     environment, settings = _shown(folder.environment()), folder.settings()
     view = RunView(labels([summary], [settings])[0], summary, rows)
     if summary["epsilon"]:
         so_far = "; ".join(curve.newest for curve in run_plots.spent([view])) or "0"
         view = replace(view, summary={**summary, run_summary.SO_FAR: so_far})
-    return ReportedRun(
-        view, folder.scenario(), settings, environment, operators=is_withheld(summary)
-    )
+    return ReportedRun(view, folder.scenario(), settings, environment, keep=is_withheld(summary))
 
 
 def run_pictures(folder: Path) -> dict[str, bytes]:
     """Return the pictures of a run that may leave, PNG by name: none of a private run."""
-    run = _read(RunFolder.open(folder), 0, operator=False)
+    run = _read(RunFolder.open(folder), 0)
+    if is_withheld(run.view.summary):
+        return {}
     view = replace(run.view, label=labels([run.view.summary], [run.settings])[0])
     drawn = [found for draw in DRAWINGS if (found := draw([view]))]
     return {p.name: plots.image(p.figure) for p in drawn if p.figure}
@@ -183,19 +179,15 @@ def embedded(picture: ReportFigure) -> dict[str, str]:
     return {"caption": picture.caption, "image": base64.b64encode(image).decode()}
 
 
-def read_runs(
-    runs: Sequence[Path], moved: Sequence[str] = (), *, operator: bool = True
-) -> list[ReportedRun]:
-    """Read run folders and label them so that they can be told apart; operator: all of private ones
-    too.
+def read_runs(runs: Sequence[Path], moved: Sequence[str] = ()) -> list[ReportedRun]:
+    """Read run folders and label them so that they can be told apart.
 
-    Raises DataError; InputError if all is asked for of what was published, or for what was fetched
-    in mid-run.
+    Raises DataError; InputError for what was fetched in mid-run.
     """
     for run in runs:
         check_not_midway(run)
     room = page_steps.ROOM // max(len(runs), 1)
-    found = [_read(RunFolder.open(run, moved), room, operator=operator) for run in runs]
+    found = [_read(RunFolder.open(run, moved), room) for run in runs]
     names = labels([run.view.summary for run in found], [run.settings for run in found])
     return [
         replace(run, view=replace(run.view, label=name))
@@ -203,36 +195,28 @@ def read_runs(
     ]
 
 
-def _read(folder: RunFolder, room: int, *, operator: bool) -> ReportedRun:
+def _read(folder: RunFolder, room: int) -> ReportedRun:
     """Return what is shown of a run, without a label; room: bytes for its updates."""
     summary, settings = folder.summary(), folder.settings()
-    environment, scenario = folder.environment(), folder.scenario()
-    if folder.published and operator:
-        raise InputError(
-            f"{folder.path}: holds what was published of a run alone; --operator wants the run's "
-            "own folder"
-        )
-    private = is_withheld(summary)
-    if operator or not private:
-        rows, damaged = _rows(folder)
-        view = RunView("", summary, rows)
-        return ReportedRun(
-            view,
-            scenario,
-            settings,
-            _shown(environment),
-            operators=private,
-            damaged=tuple(damaged),
-            steps=page_steps.steps(folder, view, withheld=False, room=room),
-        )
-    if not folder.published:
-        found = publication(summary, settings, environment)
-        summary, settings, environment = found.summary, found.settings, found.environment
-        scenario = tomli_w.dumps(settings)
-    withheld = str(summary["published"]["withheld"])
-    view = RunView("", summary, EMPTY)
-    shown = page_steps.steps(folder, view, withheld=True, room=room)
-    return ReportedRun(view, scenario, settings, _shown(environment), withheld, steps=shown)
+    environment, scenario = _shown(folder.environment()), folder.scenario()
+
+    if folder.published:
+        withheld = str(summary["published"]["withheld"])
+        view = RunView("", summary, EMPTY)
+        shown = page_steps.steps(folder, view, withheld=True, room=room)
+        return ReportedRun(view, scenario, settings, environment, withheld, steps=shown)
+
+    rows, damaged = _rows(folder)
+    view = RunView("", summary, rows)
+    return ReportedRun(
+        view,
+        scenario,
+        settings,
+        environment,
+        keep=is_withheld(summary),
+        damaged=tuple(damaged),
+        steps=page_steps.steps(folder, view, withheld=False, room=room),
+    )
 
 
 def _rows(folder: RunFolder) -> tuple[Rows, list[str]]:
@@ -364,7 +348,7 @@ def _for_page(folder: ReportedRun, *, alone: bool) -> dict[str, Any]:
         "verdict": stated(summary),
         "warnings": summary.get("warnings", []),
         "withheld": folder.withheld,
-        "operators": folder.operators,
+        "keep": folder.keep,
         "damaged": folder.damaged,
         "summary": run_summary.published_rows(summary)
         if folder.withheld

@@ -19,6 +19,4 @@ def report_command(options: ReportCommand) -> None:
     else:
         from raydpzv.report.page import write_report as make
     moved = options.moved or ()
-    print(
-        make(options.runs, options.out, moved=moved, operator=options.operator, form=options.format)
-    )
+    print(make(options.runs, options.out, moved=moved, form=options.format))

@@ -12,10 +12,8 @@ from scenarios.command_options import WatchCommand
 
 def watch_command(options: WatchCommand) -> None:
     """Serve the page on this machine until Ctrl-C."""
-    live, stop = (
-        LivePage(options.folder, options.moved or (), operator=options.operator),
-        threading.Event(),
-    )
+    live = LivePage(options.folder, options.moved or ())
+    stop = threading.Event()
 
     def started(url: str, port: int) -> None:
         if port != options.port:

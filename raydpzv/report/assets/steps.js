@@ -88,9 +88,9 @@
     if (about.held <= about.last) notes.push(`This page has ${plain(about.held)} of them; raydpzv step RUN --at N shows any.`);
     if (about.unmoved) notes.push(`How far an update moved the model is not here: ${about.unmoved}.`);
     if (about.countable && !run.clipped) notes.push("Where a clip bound is not on record; raydpzv step RUN --clip finds it.");
-    if (about.withheld) notes.push("Accuracies, clients of rounds and staleness stay with the operator.");
+    if (about.withheld) notes.push("Accuracies, clients of rounds and staleness were not published.");
     byId("moment-note").textContent = notes.join(" ");
-    show(0);
+    show(run.at.length - 1);
   };
   byId("moment-run")?.addEventListener("change", ({ target }) => choose(steps[Number(target.value)]));
   slider.addEventListener("input", () => show(Number(slider.value)));

@@ -47,7 +47,7 @@ def test_tables_and_pages_name_the_parties_and_rows_the_clients(folder):
     assert re.search(
         r"^ *bank +\d+ .*\n *shop +\d+ ", (folder / "printed").read_text(), re.MULTILINE
     )
-    assert call("report", folder / "run", "--operator").exit_code == 0
+    assert call("report", folder / "run").exit_code == 0
     page = (folder / "run/report.html").read_text()
     assert all(len(re.findall(f"<th[^>]*>{name}</th>", page)) == 1 for name in ("bank", "shop"))
     assert call("report", folder / "run").exit_code == 0

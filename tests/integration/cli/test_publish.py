@@ -264,34 +264,27 @@ def test_what_was_published_is_no_run_to_continue_with_or_to_run_again(made, tmp
     bare = shutil.copytree(public, tmp_path / "bare", ignore=shutil.ignore_patterns("ledger"))
     assert "too little to continue from or to run again" in complaint(call("replay", bare))
     assert "too little to continue from" in complaint(call("resume", public))
-    assert "wants the run's own folder" in complaint(call("report", public, "--operator"))
 
 
-def test_the_page_of_a_private_run_is_that_of_what_was_published(copied):
+def test_the_owners_page_is_full_and_that_of_what_was_published_shows_what_may_leave(copied):
     spec, run, public = copied
     pages = {}
-    for folder, options in ((run, ()), (public, ()), (run, ("--operator",))):
-        assert call("report", folder, *options).exit_code == 0
-        pages[folder.name, options] = (folder / "report.html").read_text()
-        if not options:
-            assert not list((folder / "plots").iterdir())
-    own, published, operators = pages.values()
-    assert own == published
-    assert STAYS in own
+    for folder in (run, public):
+        assert call("report", folder).exit_code == 0
+        pages[folder] = (folder / "report.html").read_text()
+    assert "Not covered by ε: keep this page." in pages[run]
+    assert "training loss" in pages[run]
+    assert (run / "plots" / "loss_over_updates.png").is_file()
+    assert not list((public / "plots").iterdir())
+    assert "Not covered by ε" not in pages[public]
+    assert STAYS in pages[public]
     assert not [
         (k, shape)
         for k, shapes in shapes_of(spec, run).items()
         for shape in shapes
-        if shape in own.encode()
+        if shape in pages[public].encode()
     ]
-    assert "Training loss" not in own
-    assert "training loss" in operators, "control"
-    assert "This page is the operator" in operators
-    assert (run / "plots" / "loss_over_updates.png").is_file()
-    assert call("report", run).exit_code == 0
-    assert not list((run / "plots").iterdir()), (
-        "no picture of the operator's lies beside the public page"
-    )
+    assert "Training loss" not in pages[public]
 
 
 def test_the_screen_of_a_private_run_shows_no_training_loss_and_no_digest_of_its_rows(

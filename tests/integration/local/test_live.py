@@ -16,7 +16,6 @@ import pytest
 import raydpzv
 import scenarios
 from raydpzv.compare.live import LivePage, serve
-from raydpzv.errors import InputError
 from tests.helpers import small_horizontal
 from tests.helpers.browser import CHROMIUM, tab
 from tests.helpers.commands import call, complaint
@@ -112,11 +111,9 @@ def test_a_page_follows_a_run_to_its_end(tmp_path):
     assert "stopped" in live.page()
 
 
-def test_the_page_of_a_private_run_at_work_is_the_operators(tmp_path):
+def test_the_page_of_a_private_run_at_work_says_what_is_spent_and_that_it_stays(tmp_path):
     with at_work(tmp_path / "run", "digits_private"):
-        with pytest.raises(InputError, match="add --operator"):
-            LivePage(tmp_path / "run")
-        live = LivePage(tmp_path / "run", operator=True)
+        live = LivePage(tmp_path / "run")
         spent = r"<dt>ε so far</dt><dd>(.*), proved against a client that knows its batches</dd>"
         until(lambda: re.search(spent, live.page()))
         page = live.page()
@@ -124,17 +121,17 @@ def test_the_page_of_a_private_run_at_work_is_the_operators(tmp_path):
     assert "As planned for the whole run:</p>" in page
     assert 0 < float(re.search(spent, page)[1]) < 0.1
     assert "<dt>ε planned</dt><dd>1, against all clients" in page
-    assert "This page is the operator" in page
+    assert "Not covered by ε: keep this page." in page
 
 
-def test_the_page_of_private_runs_side_by_side_is_the_operators(tmp_path):
+def test_the_page_of_private_runs_side_by_side_says_that_it_stays(tmp_path):
     short = ["budget.updates=60", "evaluate.every=20", "data.train_rows=150", "data.test_rows=40"]
     raydpzv.compare(
         [raydpzv.load("digits_private", short)], tmp_path / "all", seeds=1, epsilons=[1.0]
     )
-    with pytest.raises(InputError, match=r"holds private runs.*add --operator"):
-        LivePage(tmp_path / "all")
-    assert "PRIVATE" in LivePage(tmp_path / "all", operator=True).page()
+    page = LivePage(tmp_path / "all").page()
+    assert "PRIVATE" in page
+    assert "Not covered by ε: keep this page." in page
 
 
 def test_only_this_machine_and_who_has_the_token_gets_the_page(tmp_path):

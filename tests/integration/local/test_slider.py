@@ -199,14 +199,15 @@ def test_axe_finds_nothing_serious_in_the_slider(browser, split, shared):
             assert [v for v in found if v[0] in ("serious", "critical")] == []
 
 
-def test_the_page_of_a_private_run_has_pairs_alone(tmp_path):
+def test_the_page_of_a_published_run_has_pairs_alone(tmp_path):
     short = ["budget.updates=60", "evaluate.every=20", "data.train_rows=150", "data.test_rows=40"]
     run = raydpzv.run(raydpzv.load("digits_private", short), tmp_path / "run")
     assert run.summary["private"]
     call("step", tmp_path / "run", "--rank")
+    call("publish", tmp_path / "run", "--out", tmp_path / "public")
     data = {}
-    for who in (False, True):
-        page, _ = write_page([tmp_path / "run"], tmp_path / str(who), operator=who)
+    for who, folder in {False: "public", True: "run"}.items():
+        page, _ = write_page([tmp_path / folder], tmp_path / str(who))
         (data[who],) = json.loads(page.read_text().split('id="data">')[1].split("</script>")[0])[
             "steps"
         ]
@@ -298,7 +299,9 @@ def test_the_clip_button_of_a_thinned_page_goes_where_the_clip_began_to_bind(
     browser.open(write_page([split], tmp_path)[0])
     with open_history(split) as history:
         begun = set(np.flatnonzero(begins(history.clipped)).tolist())
-    found, value = [], "Number(document.querySelector('#moment-number').value)"
+    number = "document.querySelector('#moment-number')"
+    browser.run(f"{number}.value = 0; {number}.dispatchEvent(new Event('change'))")
+    found, value = [], f"Number({number}.value)"
     for _ in range(61):
         browser.run("document.querySelector('#next-clip').click()")
         found.append(browser.run(value))

@@ -62,7 +62,7 @@ def test_methods_of_users_train_on_survival_times_and_record_concordances(method
     assert done.summary["concordance"] == rows[-2]["concordance"]
     assert math.isnan(done.summary["accuracy"])
     assert done.rows("auc").num_rows == done.rows("balanced_accuracy").num_rows == 0
-    page = write_report([tmp_path / "run"], tmp_path / "page", operator=True)
+    page = write_report([tmp_path / "run"], tmp_path / "page")
     assert "concordance" in page.read_text()
 
 

@@ -4,7 +4,6 @@ from pathlib import Path
 import pytest
 
 from raydpzv.errors import DataError, InputError
-from raydpzv.records.publish import STAYS
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.summary_fields import SUMMARY_FORMAT
 from raydpzv.report import text
@@ -25,7 +24,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def page(run: Path) -> Page:
-    return Page(write_report([run], operator=True).read_text(encoding="utf-8"))
+    return Page(write_report([run]).read_text(encoding="utf-8"))
 
 
 def test_the_page_asks_nothing_of_a_network(page: Page, run: Path) -> None:
@@ -95,7 +94,7 @@ def test_several_runs_go_side_by_side_into_their_own_folder(tmp_path: Path) -> N
         build_run(tmp_path / "a", rounds=60),
         build_run(tmp_path / "b", rounds=80, private=False, method="vafl", clients=2),
     ]
-    path = write_report(runs, tmp_path / "both", operator=True)
+    path = write_report(runs, tmp_path / "both")
     words = Page(path.read_text(encoding="utf-8")).words
     assert path == tmp_path / "both" / "report.html"
     assert names(tmp_path / "both") == PICTURES
@@ -106,22 +105,16 @@ def test_several_runs_go_side_by_side_into_their_own_folder(tmp_path: Path) -> N
 
 
 @pytest.mark.usefixtures("unrendered")
-def test_beside_a_run_that_is_not_private_a_private_one_still_shows_what_may_leave_alone(
-    tmp_path: Path,
-) -> None:
+def test_the_page_of_an_owner_shows_private_runs_and_says_which_to_keep(tmp_path: Path) -> None:
     runs = [
         build_run(tmp_path / "a", rounds=60),
         build_run(tmp_path / "b", rounds=60, private=False),
     ]
     lone = Page(write_report([runs[1]], tmp_path / "b").read_text(encoding="utf-8")).words
     both = Page(write_report(runs, tmp_path / "both").read_text(encoding="utf-8")).words
-    accuracy = text.percent(RunFolder.open(runs[0]).summary()["accuracy"])
-    assert accuracy not in both
-    assert (
-        accuracy in Page(write_report(runs, tmp_path / "all", operator=True).read_text()).words
-    ), "control"
-    assert text.percent(RunFolder.open(runs[1]).summary()["accuracy"]) in both
-    assert (STAYS in both, STAYS in lone) == (True, False)
+    for run in runs:
+        assert text.percent(RunFolder.open(run).summary()["accuracy"]) in both
+    assert (both.count("keep this page"), lone.count("keep this page")) == (1, 0)
 
 
 def test_several_runs_without_a_folder_are_refused(run: Path) -> None:
@@ -152,7 +145,7 @@ def test_damaged_files_are_named(tmp_path: Path) -> None:
 def test_a_damaged_part_is_named_and_the_rest_is_shown(tmp_path: Path) -> None:
     folder = build_run(tmp_path / "run", rounds=40)
     (folder / "rows" / "service" / "part-00000.parquet").write_bytes(b"PAR1 no table PAR1")
-    page = Page(write_report([folder], operator=True).read_text(encoding="utf-8"))
+    page = Page(write_report([folder]).read_text(encoding="utf-8"))
     assert page.words.count("part-00000.parquet: cannot be read") == 1
     titles = {chart["title"] for chart in page.data["charts"]}
     assert "Test accuracy" in titles
@@ -188,11 +181,11 @@ def test_a_failed_run_without_rows_still_has_a_page(tmp_path: Path) -> None:
 def test_pictures_for_papers_have_the_form_asked_for_and_others_go(tmp_path: Path) -> None:
     run = build_run(tmp_path / "run", rounds=40)
     for form, start in (("svg", b"<?xml"), ("pdf", b"%PDF")):
-        first = write_report([run], operator=True, form=form)
+        first = write_report([run], form=form)
         found = {p.name: p.read_bytes() for p in (run / "plots").iterdir()}
         assert {name.partition(".")[2] for name in found} == {form}
         assert all(picture.startswith(start) for picture in found.values())
-        assert first == write_report([run], operator=True, form=form)
+        assert first == write_report([run], form=form)
         assert found == {p.name: p.read_bytes() for p in (run / "plots").iterdir()}
     with pytest.raises(InputError, match="format: wanted one of png, pdf, svg"):
         write_report([run], form="gif")

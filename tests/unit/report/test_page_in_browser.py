@@ -42,7 +42,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     made = tmp_path_factory.mktemp("pages")
     with pytest.MonkeyPatch.context() as patch:
         without_pixels(patch)
-        write_report([build_run(made / "run", rounds=400)], operator=True)
+        write_report([build_run(made / "run", rounds=400)])
         write_comparison(made, field().tables, About("Field", "plan", [0.8]))
         yield made
 
@@ -108,7 +108,7 @@ def test_numbers_of_the_privacy_table_and_labels_of_tools_stay_on_one_line(
     for claim in summary["epsilon"]:
         claim |= {"epsilon": 53_490.0, "holds": True, "guess": 0.999}
     (run / "summary.json").write_text(json.dumps(summary))
-    page = write_page([run], operator=True)[0]
+    page = write_page([run])[0]
     words = (
         "[...document.querySelectorAll('.tools label, .claims td.right')].map(e => {const node = "
         "[...e.childNodes].find(n => n.nodeType === 3 && n.data.trim()), range = "

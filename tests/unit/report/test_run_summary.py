@@ -361,7 +361,7 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> Path:
         folder(where / "alone", prepared(lag=4, pause=0.1), "asynchronous = true\n"),
         folder(where / "weights", prepared(method="fedavg", weights=9640)),
     ]
-    return write_report(runs, where / "all", operator=True)
+    return write_report(runs, where / "all")
 
 
 def test_a_mixed_report_has_each_kinds_pictures_and_words(mixed: Path) -> None:
