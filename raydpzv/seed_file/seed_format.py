@@ -10,7 +10,7 @@ import math
 import struct
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -274,8 +274,7 @@ def _model(about: ModelHeader, of_steps: bool, numbers: _Numbers) -> SeededModel
     """Return a model with the numbers behind the header. Raises ValueError."""
     factors = about.factors or [(1.0, 1.0)] * len(about.tensors)
     tensors = tuple(
-        replace(_tensor(*each, numbers=numbers), lr=lr, smoothing=smoothing)
-        for each, (lr, smoothing) in zip(about.tensors, factors, strict=True)
+        _tensor(entry, pair, numbers) for entry, pair in zip(about.tensors, factors, strict=True)
     )
     _require_different("tensors", [tensor.name for tensor in tensors])
     if not 0 < sum(tensor.size for tensor in tensors) <= MOST_PARAMETERS:
@@ -311,15 +310,20 @@ def _require_different(what: str, names: Sequence[str]) -> None:
 
 
 def _tensor(
-    name: str, shape: tuple[int, ...], start: StartKind, *more: Any, numbers: _Numbers
+    entry: tuple[Any, ...], factors: tuple[float, float], numbers: _Numbers
 ) -> SeedTensor:
-    tensor = SeedTensor(name, shape, start)
+    """Return a tensor of the header, with its numbers if they are stored."""
+    name, shape, start, *more = entry
     if start == "stored":
-        return replace(tensor, values=numbers.array("<f4", tensor.size))
-    if start == "weights":
-        return replace(tensor, given=more[0])
-    key = int(more[1], 16).to_bytes(16, "little") if start == "uniform" else b""
-    return replace(tensor, number=more[0], key=key)
+        given: dict[str, Any] = {"values": numbers.array("<f4", math.prod(shape))}
+    elif start == "weights":
+        given = {"given": more[0]}
+    elif start == "constant":
+        given = {"number": more[0]}
+    else:
+        given = {"number": more[0], "key": int(more[1], 16).to_bytes(16, "little")}
+    lr, smoothing = factors
+    return SeedTensor(name, shape, start, lr=lr, smoothing=smoothing, **given)
 
 
 def _seeds(about: ModelHeader, count: int, of_steps: bool, numbers: _Numbers) -> SeedRoot | Seeds:
