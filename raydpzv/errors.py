@@ -95,6 +95,13 @@ def suggest(wrong: str, known: Iterable[str]) -> str:
     return f'Did you mean "{near[0]}"? ' if near else ""
 
 
+def plain(text: str) -> str:
+    """Return text as one line in which what a terminal would obey, and what is no character, is
+    escaped.
+    """
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in " ".join(text.split()))
+
+
 def check_count(name: str, value: object, least: int = 1) -> None:
     """Raise SpecError unless a value is None or a whole number of at least `least`."""
     whole = isinstance(value, int) and not isinstance(value, bool)

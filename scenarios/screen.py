@@ -9,6 +9,8 @@ import sys
 
 from rich.console import Console
 
+from raydpzv.errors import plain
+
 LONGEST = 2000
 """Characters of the longest complaint: a number of five thousand digits helps nobody."""
 
@@ -30,10 +32,8 @@ def forgiving_streams() -> None:
 
 
 def printable(text: str) -> str:
-    """Return text as one line in which what a terminal would obey, and what is no character, is
-    escaped.
-    """
-    line = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in " ".join(text.split()))
+    """Return text as a complaint prints it: one line without control characters, not too long."""
+    line = plain(text)
     return line if len(line) <= LONGEST else f"{line[: LONGEST // 2]} ... {line[-LONGEST // 2 :]}"
 
 

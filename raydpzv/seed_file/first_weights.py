@@ -4,13 +4,13 @@ else as numbers.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from raydpzv.errors import InputError
-from raydpzv.files import sha256
 from raydpzv.keys import Key
 from raydpzv.seed_file.seed_format import SeededModel, SeedTensor
 from raydpzv.seed_file.tensor_file import RawTensor
@@ -20,6 +20,8 @@ _NEAR = 2
 """Steps between the bound that a draw suggests, which division rounded, and the true one, at
 most.
 """
+_PIECE = 1 << 20
+"""Numbers of a recipe that are made at once, before their digest is known to be right."""
 
 
 def first_tensors(
@@ -77,7 +79,7 @@ def _names(name: str) -> Iterator[str]:
 
 def _bound(key: bytes, values: Floats) -> float | None:
     """Return the bound at which the key's uniform draws are these values; None if there is none."""
-    draws = _draws(key, len(values))
+    draws = _draws(_generator(key), len(values))
     largest = int(np.argmax(np.abs(draws)))
     bound = values[largest] / draws[largest]
     near = [bound]
@@ -89,9 +91,13 @@ def _bound(key: bytes, values: Floats) -> float | None:
     return next((float(b) for b in near if _same(draws * b, values)), None)
 
 
-def _draws(key: bytes, count: int) -> Floats:
-    """Return uniform draws on ±1 of a 128-bit key, float32."""
-    generator = np.random.Generator(np.random.Philox(key=int.from_bytes(key, "little")))
+def _generator(key: bytes) -> np.random.Generator:
+    """Return the generator of a 128-bit key at the start of its stream."""
+    return np.random.Generator(np.random.Philox(key=int.from_bytes(key, "little")))
+
+
+def _draws(generator: np.random.Generator, count: int) -> Floats:
+    """Return the next uniform draws on ±1, float32."""
     return generator.random(count, dtype=np.float32) * np.float32(2) - np.float32(1)
 
 
@@ -116,23 +122,39 @@ def initial_vector(
             f"{model.name}: {what} {', '.join(lacking[:5])}; its first weights have the sha256 "
             f"{model.initial.hex()}"
         )
-    flat = np.concatenate([_values(tensor, base or {}, where).ravel() for tensor in model.tensors])
-    if (found := sha256(flat)) != model.initial.hex():
+    digest = hashlib.sha256()
+    for piece in _pieces(model, base or {}, where):
+        digest.update(piece.tobytes())
+    if digest.digest() != model.initial:
         raise InputError(
-            f"{model.name}: other first weights: sha256 {found} from {where}, the seed file wants "
-            f"{model.initial.hex()}; give the weights that the training started from"
+            f"{model.name}: other first weights: sha256 {digest.hexdigest()} from {where}, the seed "
+            f"file wants {model.initial.hex()}; give the weights that the training started from"
         )
+    # only now: a header of a few bytes can ask for gigabytes
+    flat, place = np.empty(model.size, np.float32), 0
+    for piece in _pieces(model, base or {}, where):
+        flat[place : place + len(piece)] = piece
+        place += len(piece)
     return flat
 
 
-def _values(tensor: SeedTensor, base: Mapping[str, RawTensor], where: object) -> Floats:
-    if tensor.start == "stored":
-        assert tensor.values is not None
-        return tensor.values
-    if tensor.start == "constant":
-        return np.full(tensor.size, tensor.number, np.float32)
-    if tensor.start == "uniform":
-        return _draws(tensor.key, tensor.size) * np.float32(tensor.number)
+def _pieces(model: SeededModel, base: Mapping[str, RawTensor], where: object) -> Iterator[Floats]:
+    """Yield the parameters in order; none of a recipe's pieces is larger than `_PIECE`."""
+    for tensor in model.tensors:
+        sizes = (min(_PIECE, tensor.size - at) for at in range(0, tensor.size, _PIECE))
+        if tensor.start == "constant":
+            yield from (np.full(size, tensor.number, np.float32) for size in sizes)
+        elif tensor.start == "uniform":
+            generator = _generator(tensor.key)
+            yield from (_draws(generator, size) * np.float32(tensor.number) for size in sizes)
+        else:
+            given = tensor.values if tensor.start == "stored" else _given(tensor, base, where)
+            assert given is not None
+            yield given.ravel()
+
+
+def _given(tensor: SeedTensor, base: Mapping[str, RawTensor], where: object) -> Floats:
+    """Return a tensor of the reader's weights. Raises InputError for one of another shape."""
     given = base[tensor.given]
     values = given.values
     if values is None or given.shape != tensor.shape:

@@ -16,13 +16,13 @@ from raydpzv.errors import InputError
 from raydpzv.files import sha256, write_atomically
 from raydpzv.seed_file.first_weights import Floats, first_tensors
 from raydpzv.seed_file.seed_format import (
-    LAWS,
     SeededModel,
     SeedFile,
     StepPhase,
     encode_seed_file,
     smallest_form,
 )
+from raydpzv.seed_file.seed_header import LAWS
 from raydpzv.seed_file.seed_replay import rebuilt
 from raydpzv.seed_file.tensor_file import RawTensor
 

@@ -10,42 +10,28 @@ import math
 import struct
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
 
-from raydpzv.errors import DataError, InputError, suggest
-from raydpzv.keys import direction_seeds, step_seeds
+from raydpzv.errors import DataError, InputError, plain
+from raydpzv.keys import PARTY_BITS, PERTURBATION_BITS, STEP_BITS, direction_seeds, step_seeds
+from raydpzv.seed_file.seed_header import (
+    MOST_DRAWN,
+    MOST_PARAMETERS,
+    ModelHeader,
+    SeedHeader,
+    read_header,
+)
 
 MAGIC, VERSION = b"SEEDS", 1
 _SUM = 32
 """Bytes of a SHA-256."""
-LAWS = ("gaussian", "sphere", "rademacher", "rank_one", "torch_normal")
-"""Laws of directions that this version rebuilds."""
-OPTIMIZERS = ("sgd", "signsgd", "adam", "svrg")
-OPTIONS = ("momentum", "damped", "beta2", "v0", "epoch")
-"""Numbers of a rule that a file may have; those it lacks are 0."""
-MOST_PARAMETERS = 10**11
 ScalarForm = Literal["float32", "float16", "sign"]
 FORMS: tuple[ScalarForm, ...] = get_args(ScalarForm)
 StartKind = Literal["stored", "constant", "uniform", "weights"]
-_STARTS: tuple[StartKind, ...] = get_args(StartKind)
-_OF_MODEL = {
-    "name",
-    "tensors",
-    "factors",
-    "initial",
-    "result",
-    "average",
-    "phases",
-    "root",
-    "scalars",
-    "size",
-}
-_LONGEST = 1 << 26
-"""Bytes of a header's text at most."""
 _LENGTH = struct.Struct("<I")
 _HEAD = len(MAGIC) + 1 + _LENGTH.size
 """Bytes before the header: magic, version, the header's length."""
@@ -252,120 +238,118 @@ def decode_seed_file(data: bytes, path: object = "seed file") -> SeedFile:
         )
     try:
         (length,) = _LENGTH.unpack_from(body, len(MAGIC) + 1)
-        about = json.loads(_inflated(body[_HEAD : _HEAD + length]))
-        _require_known(about, path)
-        numbers = _Numbers(body, _HEAD + length)
-        models = tuple(_model(each, about["seeds"] == "steps", numbers) for each in about["models"])
+        about = read_header(body[_HEAD : _HEAD + length], path)
+        _require_moderate(about)
+        numbers, of_steps = _Numbers(body, _HEAD + length), about.seeds == "steps"
+        with np.errstate(over="ignore"):  # of a number beyond float32, which is refused
+            models = tuple(_model(each, of_steps, numbers) for each in about.models)
         numbers.require_end()
-        options = {name: float(value) for name, value in about["rule"].items() if name != "name"}
-        frozen = bytes.fromhex(about.get("frozen", ""))
-        return SeedFile(
-            about["law"], models, about["seeds"] == "steps", about["rule"]["name"], options, frozen
-        )
-    except (
-        ValueError,
-        KeyError,
-        TypeError,
-        AttributeError,
-        OverflowError,
-        zlib.error,
-        RecursionError,
-    ) as error:
-        reason = " ".join(f"{type(error).__name__}: {error}".split())[:100]
+        _require_different("models", [model.name for model in models])
+    except ValueError as error:
         raise DataError(
-            f"{path}: its SHA-256 fits, but its content does not ({reason}); ask its writer"
+            f"{path}: its SHA-256 fits, but its content does not ({plain(str(error))[:200]}); ask "
+            "its writer"
         ) from None
+    options = about.rule.model_dump(exclude_unset=True, exclude={"name"})
+    frozen = bytes.fromhex(about.frozen)
+    return SeedFile(about.law, models, of_steps, about.rule.name, options, frozen)
 
 
-def _inflated(header: bytes) -> bytes:
-    """Return a header as text. Raises ValueError for one that would fill the memory."""
-    stream = zlib.decompressobj()
-    text = stream.decompress(header, _LONGEST)
-    if not stream.eof or stream.unused_data:
-        raise ValueError("its header is no whole zlib stream, or too long")
-    return text
-
-
-def _require_known(about: Mapping[str, Any], path: object) -> None:
-    """Raise DataError for a law or a rule of another version, ValueError for another key of the
-    header.
-    """
-    law, rule = str(about["law"]), dict(about["rule"])
-    if law not in LAWS:
-        raise DataError(
-            f'{path}: its directions are of the law "{law}", which this version does not know. '
-            f"{suggest(law, LAWS)}Laws: {', '.join(LAWS)}"
-        )
-    if (name := str(rule.pop("name"))) not in OPTIMIZERS or rule.keys() - set(OPTIONS):
-        numbers = "".join(f", {option}" for option in rule)
-        raise DataError(f'{path}: has the rule "{name}{numbers}", which this version does not know')
-    if unknown := about.keys() - {"law", "seeds", "rule", "models", "frozen"}:
-        raise ValueError(f"no key {min(unknown)} is known")
-    if about["seeds"] not in ("steps", "directions"):
-        raise ValueError(f"seeds of {about['seeds']}")
-
-
-def _model(about: Mapping[str, Any], step_seeds: bool, numbers: _Numbers) -> SeededModel:
-    if unknown := about.keys() - _OF_MODEL:
-        raise ValueError(f"no key {min(unknown)} of a model is known")
-    factors = about.get("factors", [[1.0, 1.0]] * len(about["tensors"]))
-    tensors = tuple(
-        replace(_tensor(*each, numbers=numbers), lr=float(lr), smoothing=float(smoothing))
-        for each, (lr, smoothing) in zip(about["tensors"], factors, strict=True)
+def _require_moderate(about: SeedHeader) -> None:
+    """Raise ValueError for first weights that nothing but a few bytes of the header stands for."""
+    drawn = sum(
+        math.prod(shape)
+        for model in about.models
+        for _, shape, start, *_ in model.tensors
+        if start in ("constant", "uniform")
     )
-    if not all(
-        0 < factor < math.inf for tensor in tensors for factor in (tensor.lr, tensor.smoothing)
-    ):
-        raise ValueError("a factor is not a finite number above 0")
+    if drawn > MOST_DRAWN:
+        raise ValueError(
+            f"{drawn:,} first weights follow from recipes, at most {MOST_DRAWN:,} may; larger "
+            "models start from weights"
+        )
+
+
+def _model(about: ModelHeader, of_steps: bool, numbers: _Numbers) -> SeededModel:
+    """Return a model with the numbers behind the header. Raises ValueError."""
+    factors = about.factors or [(1.0, 1.0)] * len(about.tensors)
+    tensors = tuple(
+        _tensor(entry, pair, numbers) for entry, pair in zip(about.tensors, factors, strict=True)
+    )
+    _require_different("tensors", [tensor.name for tensor in tensors])
     if not 0 < sum(tensor.size for tensor in tensors) <= MOST_PARAMETERS:
         raise ValueError(f"a model wants 1 to {MOST_PARAMETERS:,} parameters")
-    phases = tuple(StepPhase(int(u), int(k), int(p), float(lr)) for u, k, p, lr in about["phases"])
-    if not all(
-        min(p.updates, p.steps, p.perturbations) > 0 and math.isfinite(p.lr) for p in phases
-    ):
-        raise ValueError("a phase without updates, steps, directions or step size")
+    phases = tuple(StepPhase(*phase) for phase in about.phases)
+    widest = max((phase.perturbations for phase in phases), default=1)
+    if (about.root or of_steps) and widest > 1 << PERTURBATION_BITS:
+        raise ValueError(f"{widest:,} directions of a step, at most 1,024 follow from a seed")
     steps = sum(phase.updates * phase.steps for phase in phases)
     count = sum(phase.updates * phase.steps * phase.perturbations for phase in phases)
-    form = FORMS[FORMS.index(about["scalars"])]
-    numbers.require(
-        count // 8
-    )  # each is at least a bit: a header cannot ask for more than there is
-    seeds: SeedRoot | Seeds
-    if "root" in about:
-        before, after, party = (int(word, 16) for word in about["root"])
-        seeds = SeedRoot((before, after), party)
-    else:
-        seeds = numbers.array("<u8", steps if step_seeds else count).astype(np.uint64)
-    if form == "sign":
-        size, bits = np.float32(about["size"]), numbers.array("u1", -(-count // 8))
-        scalars = np.where(np.unpackbits(bits, count=count, bitorder="little") > 0, -size, size)
-    else:
-        scalars = numbers.array("<f4" if form == "float32" else "<f2", count).astype(np.float32)
-    if not np.isfinite(scalars).all():
-        raise ValueError("scalars are not finite")
-    initial, result = bytes.fromhex(about["initial"]), bytes.fromhex(about["result"])
-    average = about.get("average")
-    if average is not None and (int(average) < 0 or any(phase.steps != 1 for phase in phases)):
+    # each is at least a bit: a header cannot ask for more than there is
+    numbers.require(count // 8)
+    seeds = _seeds(about, steps if of_steps else count, of_steps, numbers)
+    scalars = _scalars(about, count, numbers)
+    if about.average is not None and any(phase.steps != 1 for phase in phases):
         raise ValueError("a mean is of iterates after updates of one step")
     return SeededModel(
-        str(about["name"]), tensors, initial, result, phases, seeds, scalars, form, average
+        about.name,
+        tensors,
+        bytes.fromhex(about.initial),
+        bytes.fromhex(about.result),
+        phases,
+        seeds,
+        scalars,
+        about.scalars,
+        about.average,
     )
+
+
+def _require_different(what: str, names: Sequence[str]) -> None:
+    if len(set(names)) < len(names):
+        raise ValueError(f"two {what} of one name")
 
 
 def _tensor(
-    name: str, shape: Sequence[int], start: str, *more: Any, numbers: _Numbers
+    entry: tuple[Any, ...], factors: tuple[float, float], numbers: _Numbers
 ) -> SeedTensor:
-    tensor = SeedTensor(str(name), tuple(map(int, shape)), _STARTS[_STARTS.index(start)])
+    """Return a tensor of the header, with its numbers if they are stored."""
+    name, shape, start, *more = entry
     if start == "stored":
-        return replace(tensor, values=numbers.array("<f4", tensor.size))
-    if start == "weights":
-        return replace(tensor, given=str(more[0]))
-    tensor = replace(tensor, number=float(more[0]))
-    return (
-        tensor
-        if start == "constant"
-        else replace(tensor, key=int(more[1], 16).to_bytes(16, "little"))
-    )
+        given: dict[str, Any] = {"values": numbers.array("<f4", math.prod(shape))}
+    elif start == "weights":
+        given = {"given": more[0]}
+    elif start == "constant":
+        given = {"number": more[0]}
+    else:
+        given = {"number": more[0], "key": int(more[1], 16).to_bytes(16, "little")}
+    lr, smoothing = factors
+    return SeedTensor(name, shape, start, lr=lr, smoothing=smoothing, **given)
+
+
+def _seeds(about: ModelHeader, count: int, of_steps: bool, numbers: _Numbers) -> SeedRoot | Seeds:
+    """Return a model's seeds, or what they follow from, whose numbers have as many bits as fit."""
+    if not about.root:
+        return numbers.array("<u8", count).astype(np.uint64)
+    before, after, party = (int(word, 16) for word in about.root)
+    bits = PARTY_BITS + STEP_BITS if of_steps else 64
+    if max(before, after) >> bits or party >> PARTY_BITS:
+        raise ValueError(f"a root is two words of {bits} bits, and a party of {PARTY_BITS}")
+    return SeedRoot((before, after), party)
+
+
+def _scalars(about: ModelHeader, count: int, numbers: _Numbers) -> Floats:
+    """Return a model's scalars, float32 [count]."""
+    if (about.scalars == "sign") != (about.size is not None):
+        raise ValueError("a size goes with scalars of one bit")
+    if about.scalars == "sign":
+        size, bits = np.float32(about.size), numbers.array("u1", -(-count // 8))
+        scalars = np.where(np.unpackbits(bits, count=count, bitorder="little") > 0, -size, size)
+    else:
+        kind = "<f4" if about.scalars == "float32" else "<f2"
+        scalars = numbers.array(kind, count).astype(np.float32)
+    if not np.isfinite(scalars).all():
+        raise ValueError("scalars are not finite")
+    return scalars
 
 
 class _Numbers:

@@ -27,7 +27,6 @@ from raydpzv.records.run_folder import RunFolder
 from raydpzv.seed_file.first_weights import first_tensors
 from raydpzv.seed_file.seed_format import (
     MAGIC,
-    OPTIONS,
     ScalarForm,
     SeededModel,
     SeedFile,
@@ -43,6 +42,7 @@ from raydpzv.seed_file.seed_format import (
     smallest_form,
     widths_of,
 )
+from raydpzv.seed_file.seed_header import OPTIONS
 from raydpzv.seed_file.seed_replay import rebuilt, trained_names
 from raydpzv.seed_file.tensor_file import RawTensor, frozen_sha256, read_tensors
 from raydpzv.zo.spans import factors

@@ -1,3 +1,5 @@
+import hashlib
+
 import numpy as np
 import pytest
 import torch
@@ -359,6 +361,13 @@ def test_frozen_weights_beside_the_trained_are_checked_and_written(from_weights,
     out = tmp_path / "model.safetensors"
     assert call("replay", file, "--weights", whole, "--out", out).exit_code == 0
     assert load_file(out)["encoder.weight"].tolist() == [[0, 1, 2], [3, 4, 5]]
-    said = complaint(call("replay", file, "--weights", folder / "base.safetensors"))
-    assert "other weights beside the trained ones" in said
-    assert read_seed_file(file).frozen.hex() in said
+    frozen = b"encoder.weight [2, 3]\n" + np.arange(6, dtype="<f4").tobytes()
+    assert read_seed_file(file).frozen == hashlib.sha256(frozen).digest()
+    others = {"none": {}, "value": {"encoder.weight": torch.ones(2, 3)}}
+    others["name"] = {"other.weight": torch.arange(6.0).view(2, 3)}
+    others["shape"] = {"encoder.weight": torch.arange(6.0).view(3, 2)}
+    for name, other in others.items():
+        save_file({**base, **other}, whole)
+        said = complaint(call("replay", file, "--weights", whole))
+        assert "other weights beside the trained ones" in said, name
+        assert read_seed_file(file).frozen.hex() in said

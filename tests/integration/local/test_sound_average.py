@@ -17,6 +17,8 @@ from raydpzv.ledger.ledger import Ledger
 from raydpzv.methods.roles import Order
 from raydpzv.methods.vertical.base import composed
 from raydpzv.records.publish import publish
+from raydpzv.seed_file.seed_publication import publish_seed_file
+from raydpzv.seed_file.seed_replay import replay_seed_file
 from raydpzv.zo.philox import normals
 from tests.helpers.runs import run_prepared
 from tests.helpers.small_horizontal import stop_after
@@ -292,3 +294,14 @@ def test_a_run_too_short_for_its_tail_keeps_its_newest_model(rows):
     run: Run = raydpzv.run(sound(rows, "method.average=0.5", "budget.bytes=9000"))
     assert run.summary["ledger"]["updates"] < 30
     assert run.summary["evaluated_model"] == "newest"
+
+
+def test_a_seed_file_averages_over_the_updates_that_the_run_averaged_over(made, tmp_path):
+    run, _, folder, begin = made
+    publish_seed_file(folder, tmp_path / "run.seeds")
+    with Ledger.open(folder / "ledger") as ledger:
+        updates = [(update.last, int(update.party[0])) for update in ledger.since(0).each()]
+    for name, (model, x) in replay_seed_file(tmp_path / "run.seeds").items():
+        assert x.tobytes() == run.models[name].tobytes()
+        own = [last for last, party in updates if name == f"client {party}"]
+        assert model.average == sum(last <= begin for last in own)

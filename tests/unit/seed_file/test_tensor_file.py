@@ -2,6 +2,7 @@
 lie.
 """
 
+import hashlib
 import json
 
 import numpy as np
@@ -98,3 +99,22 @@ def test_frozen_weights_have_one_digest_in_any_order_and_format(file, tmp_path):
     assert frozen_sha256(read_tensors(tmp_path / "given.pt"), {"w"}) == digest
     assert frozen_sha256(tensors, {"half"}) != digest
     assert frozen_sha256({"w": tensors["w"], "ids": tensors["ids"]}, {"w"}) == b""
+
+
+def test_the_digest_of_frozen_weights_is_the_one_that_the_page_specifies():
+    """By sorted name: `name [shape]`, a line feed, float32 values. Integers and trained ones are
+    left out.
+    """
+    tensors = {
+        "b.weight": RawTensor.of(np.arange(6, dtype=np.float32).reshape(2, 3)),
+        "a": RawTensor("F16", (1,), np.array([0.5], "<f2").tobytes()),
+        "scale": RawTensor.of(np.array(3, np.float32)),
+        "ids": RawTensor("I64", (1,), bytes(8)),
+        "trained": RawTensor.of(np.ones(2, np.float32)),
+    }
+    text = b"a [1]\n" + np.array([0.5], "<f4").tobytes()
+    text += b"b.weight [2, 3]\n" + np.arange(6, dtype="<f4").tobytes()
+    text += b"scale []\n" + np.array([3], "<f4").tobytes()
+    assert frozen_sha256(tensors, {"trained"}) == hashlib.sha256(text).digest()
+    other = tensors | {"ids": RawTensor("I64", (1,), bytes([1] * 8))}
+    assert frozen_sha256(other, {"trained"}) == frozen_sha256(tensors, {"trained"})
