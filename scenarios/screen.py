@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import io
 import sys
+from collections.abc import Iterable
 
 from rich.console import Console
 
@@ -33,10 +34,16 @@ def printable(text: str) -> str:
     """Return text as one line in which what a terminal would obey, and what is no character, is
     escaped.
     """
-    line = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in " ".join(text.split()))
+    return _escaped(" ".join(text.split()))
+
+
+def _escaped(line: str) -> str:
+    line = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line)
     return line if len(line) <= LONGEST else f"{line[: LONGEST // 2]} ... {line[-LONGEST // 2 :]}"
 
 
-def complain(line: str) -> None:
-    """Print one line to stderr."""
+def complain(line: str, notes: Iterable[str] = ()) -> None:
+    """Print one line to stderr, and below it the rows of an error's notes, such as a table."""
     print(f"raydpzv: {printable(line)}", file=sys.stderr)
+    for note in notes:
+        print("\n".join(map(_escaped, note.splitlines())), file=sys.stderr)
