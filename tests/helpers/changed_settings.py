@@ -182,7 +182,7 @@ def placed(method: str, overrides: tuple[str, ...] = ()) -> dict[str, Any]:
     """
     kind = METHODS[method].kind
     spec: Any = scenario(kind, method, overrides)
-    found = {"plan": plan_run(spec, [Machine({"CPU": 8.0, "GPU": 8.0})])}
+    found = {"plan": plan_run(spec, [Machine({"CPU": 8.0, "GPU": 8.0}, {"zone": "a"})])}
     if kind == "horizontal":
         prepared: Any = prepare(spec)
         with open_ledger(prepared, None) as ledger:
