@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -17,6 +15,7 @@ from typing import Any
 
 from actors import ray_watcher
 from actors.actor_process import reused
+from actors.cluster_address import TOKEN_SETTINGS, joinable, token_settings_kept
 from raydpzv.errors import InputError, RunError, missing
 from raydpzv.limits import raise_open_files, soft_limit
 from raydpzv.package_check import shadowing
@@ -64,11 +63,6 @@ def connected(
     InputError if Ray is not installed or the cluster does not answer.
     """
     set_defaults()
-    # Ray would write an authentication token there
-    if not {"RAY_AUTH_TOKEN", "RAY_AUTH_MODE"} & os.environ.keys() and not os.access(
-        Path.home(), os.W_OK
-    ):
-        os.environ["RAY_AUTH_TOKEN"] = os.urandom(32).hex()
     try:
         import ray
     except ImportError:
@@ -86,10 +80,11 @@ def connected(
         "log_to_driver": verbose,
         "namespace": NAMESPACE,
     }
+    given = "--address"
     if address is None and any(os.environ.get(name) for name in _JOINING):
-        _probe(os.environ.get("RAY_ADDRESS", ""))
-        address = "auto"
-    if address in (None, "local"):
+        address, given = "auto", "RAY_ADDRESS"
+    own = address in (None, "local")
+    if own:
         own_ray = {
             "address": "local",
             "include_dashboard": False,
@@ -102,11 +97,13 @@ def connected(
             }
     else:
         _check_unshadowed(shadow)
-        assert address is not None
-        _probe(address)
-        options |= {"address": address}
-    own = options["address"] == "local"
-    with _watched(own=own) as mark:
+        options["address"] = address
+    with token_settings_kept(), _watched(own=own) as mark:
+        if not own:
+            options["address"] = joinable(str(address), given)
+        elif not TOKEN_SETTINGS & os.environ.keys() and not os.access(Path.home(), os.W_OK):
+            # Ray would write a token there
+            os.environ["RAY_AUTH_TOKEN"] = os.urandom(32).hex()
         with _fewer_processes(options) if own else nullcontext():
             _start(options, mark)
         try:
@@ -264,21 +261,6 @@ def _watched(*, own: bool) -> Iterator[Mapping[str, str]]:
         watcher.stdin.write(ray_watcher.DONE)
 
 
-def _probe(address: str) -> None:
-    """Raise InputError if no cluster answers at an address; Ray itself would wait minutes."""
-    host, _, port = address.removeprefix("ray://").rpartition(":")
-    if not host or not port.isdigit() or "/" in host:
-        return
-    try:
-        socket.create_connection((host, int(port)), timeout=5).close()
-    except OSError as error:
-        raise InputError(
-            f"no Ray cluster answers at {address} ({error}); start one or leave the address out"
-        ) from None
-    if not address.startswith("ray://"):
-        _check_token_and_versions(address)
-
-
 def use_token() -> Any:
     """Have Ray use a token that is there, unless RAY_AUTH_MODE says otherwise; return its module
     about tokens.
@@ -291,64 +273,3 @@ def use_token() -> Any:
     ):
         use(warn_if_disabled=False)
     return authentication_token_setup
-
-
-def _check_token_and_versions(address: str) -> None:
-    """Raise InputError if a cluster requires a token that we lack, or has another Ray or Python.
-
-    Ray itself would retry for half a minute, and then report only that it cannot connect.
-    """
-    from ray._raylet import GcsClient  # type: ignore[attr-defined]
-    from ray.exceptions import AuthenticationError, RpcError
-
-    try:
-        # without it Ray ends the process where there is no token
-        use_token().ensure_token_if_auth_enabled(create_token_if_missing=False)
-        gcs = GcsClient(address=address)
-    except RpcError as error:
-        raise InputError(
-            f"no Ray cluster answers at {address}, but something else may "
-            f"({' '.join(str(error).split())[:150]}); give the port of its head (6379 where none "
-            "was chosen)"
-        ) from None
-    except (AuthenticationError, RuntimeError) as error:
-        raise InputError(
-            f"Ray at {address} wanted the cluster's token, got none or another one; set "
-            "RAY_AUTH_MODE=token and RAY_AUTH_TOKEN, or RAY_AUTH_TOKEN_PATH, to what `ray "
-            "get-auth-token` prints where the cluster was started "
-            f"({' '.join(str(error).split())[:150]})"
-        ) from None
-    check_versions(gcs, address)
-
-
-def check_versions(gcs: Any, address: str) -> None:
-    """Raise InputError where the cluster that `gcs` (Ray's client of its head) asks has another Ray
-    or Python.
-
-    Ray itself reports it when half of its processes are up, or, for an older Ray and a newer one,
-    not at all. Ray decides which Pythons differ (RAY_DEFAULT_PYTHON_VERSION_MATCH_LEVEL).
-    """
-    try:
-        usage = importlib.import_module("ray._common.usage.usage_lib")
-        rule = importlib.import_module("ray._private.utils")
-        read, check, own = (
-            usage.get_cluster_metadata,
-            rule.check_version_info,
-            rule.compute_version_info,
-        )
-    except (ImportError, AttributeError):
-        return  # this Ray keeps the rule elsewhere and reports it itself
-    try:
-        cluster = read(gcs)
-    except (AttributeError, RuntimeError):
-        return  # nothing on record, as of a head that is still coming up
-    try:
-        check(cluster, address)
-    except RuntimeError:
-        ray, python = own()
-        raise InputError(
-            f"Ray at {address} wanted the versions that it was started with, Ray "
-            f"{cluster['ray_version']} and Python {cluster['python_version']}, got Ray {ray} and "
-            f"Python {python}; run with those (ray=={cluster['ray_version']}), or start the "
-            "cluster with these"
-        ) from None

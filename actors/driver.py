@@ -15,6 +15,7 @@ import numpy as np
 
 from actors.actor_process import end
 from actors.cluster import OBJECT_STORE, connected
+from actors.machines import cluster_machines
 from actors.memory_needs import with_run_memory
 from actors.placement import plan_run
 from actors.remote import actor_of, get, lost
@@ -401,10 +402,10 @@ def _reservation(
     options.watch.status(Status(stage=STARTING_RAY))
     room = OBJECT_STORE + experiment.object_store_bytes()
     with connected(options.address, verbose=options.verbose, object_store_memory=room):
-        import ray
 
         def planned() -> Plan:
-            return with_run_memory(plan_run(experiment.spec, ray.cluster_resources()), experiment)
+            with_memory = partial(with_run_memory, prepared=experiment)
+            return plan_run(experiment.spec, cluster_machines(), with_memory)
 
         with Reservation(planned, options, place) as reservation:
             yield reservation

@@ -7,13 +7,14 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from actors.cluster import OBJECT_STORE
+from actors.machines import Machine
 from actors.memory_needs import with_run_memory
 from actors.placement import plan_run
-from actors.placement_errors import Machine, lack
+from actors.placement_errors import lack
 from actors.shares import Plan, Selector
 from raydpzv.config.scenario import HorizontalScenario, VerticalScenario
 from raydpzv.errors import SpecError, Unplaceable
@@ -34,7 +35,7 @@ _RAY = 2 * _GIB
 """Memory of a pod for Ray's own processes (1.7 GB seen with the dashboard, 0.7 GB without)."""
 _DRIVER = 2 * _GIB
 """Memory of the head's pod for the process that drives the run, beside the data."""
-_MANY = 10**6
+_MANY = 10**4
 """CPUs of a cluster that gives each actor what it would like."""
 _HEAD_CPUS = 2
 """CPUs of the head's pod: Ray's own services, and the process that drives the run."""
@@ -129,7 +130,11 @@ def cluster_plan(
             "is not there yet; "
             "give --set resources.hosts=N, or --cpus N"
         )
-    found = plan_run(spec, total)
+    resources = spec.resources
+    anywhere = plan_run(
+        spec, [Machine(total)], lambda plan: replace(plan, placement="pack", labels={})
+    )
+    found = replace(anywhere, placement=resources.placement, labels=resources.labels or {})
     return with_run_memory(found, prepared) if prepared else found
 
 

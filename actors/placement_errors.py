@@ -2,39 +2,19 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
-from actors.shares import Plan, Selector
+from actors.machines import OF_ONE, Amounts, Machine, Selector
+from actors.packing import SLACK, Placing, packed
+from actors.shares import Plan
+from raydpzv.errors import Unplaceable
 
-Amounts = Mapping[str, float]
-"""Amounts by Ray's names of resources."""
 _KINDS = {"CPU": (1, "CPU"), "GPU": (1, "GPU"), "memory": (2**30, "GiB of memory")}
 """Kinds of resources: the amount of one unit, and its name."""
-_SLACK = 1e-9
-"""Rounding error allowed in sums of fractions."""
-_OF_ONE = "ray.io/node-id"
-"""The label by which Ray identifies each machine."""
-
-
-@dataclass(frozen=True)
-class Machine:
-    """A machine's resources, busy or not, and its labels."""
-
-    has: Amounts
-    labels: Mapping[str, str] = field(default_factory=dict)
-
-    def carries(self, selector: Selector) -> bool:
-        """Return whether the machine's labels match: "a", "in(a, b)", or with "!" any other value
-        or none.
-        """
-        for label, wanted in selector.items():
-            words = re.findall(r"[^!(), ]+", wanted)
-            values = words[1:] if "(" in wanted else words
-            if (self.labels.get(label) in values) == wanted.startswith("!"):
-                return False
-        return True
+_NOWHERE = "no machine"
+"""The table's name of what has no room."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +56,71 @@ def lack(plan: Plan, machines: Sequence[Machine]) -> Lack | None:
         or _lack_on_labelled(parts)
         or _lack_on_one(plan, parts)
         or _lack_of_machines(plan, parts, machines)
+        or _lack_of_room(plan, packed(plan, machines))
     )
+
+
+def refusal(
+    plan: Plan,
+    machines: Sequence[Machine],
+    placing: Placing,
+    missing: Lack,
+    waited: str = "",
+) -> Unplaceable:
+    """Return the error of a plan that lacks something, with a table of the machines.
+
+    waited: how long the run waited for it.
+    """
+    error = Unplaceable(f"{missing}{waited}")
+    error.add_note(room_table(plan, machines, placing))
+    return error
+
+
+def room_table(plan: Plan, machines: Sequence[Machine], placing: Placing) -> str:
+    """Return what each machine has free and what the actors there ask for; machines that are alike
+    are one line.
+    """
+    rows = Counter[tuple[str, str]]()
+    names: dict[tuple[str, str], str] = {}
+    for number, machine in enumerate(machines):
+        row = _free(machine), _asked(plan, placing, number)
+        names.setdefault(row, machine.name)
+        rows[row] += 1
+    if placing.missing:
+        row = "", _asked(plan, placing, None)
+        names[row], rows[row] = _NOWHERE, 1
+    more = {row: f" and {count - 1} more" if count > 1 else "" for row, count in rows.items()}
+    lines = [("machine", "free", "asked"), *((names[row] + more[row], *row) for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    )
+
+
+def _free(machine: Machine) -> str:
+    """Return what is free on a machine, and of how much where others use some."""
+    free, has = machine.now().has, machine.has
+    kinds = [kind for kind in _KINDS if has.get(kind) or kind == "CPU"]
+    return ", ".join(
+        _amount(kind, free.get(kind, 0.0))
+        + (f" of {_amount(kind, has[kind])}" if has.get(kind, 0.0) > free.get(kind, 0.0) else "")
+        + f" {_KINDS[kind][1]}"
+        for kind in kinds
+    )
+
+
+def _asked(plan: Plan, placing: Placing, place: int | None) -> str:
+    """Return who is at a place, and what all of them ask for; None: those with no place."""
+    there = [actor for actor, at in enumerate(placing.places) if at == place]
+    members = len(there) - (0 in there)
+    who = ["server"] * (0 in there) + [f"{members} {plan.member}{'s' * (members > 1)}"] * (
+        members > 0
+    )
+    asked = summed([plan.bundles()[actor] for actor in there])
+    kinds = [kind for kind in _KINDS if asked[kind]]
+    amounts = ", ".join(f"{_amount(kind, asked[kind])} {_KINDS[kind][1]}" for kind in kinds)
+    return f"{' and '.join(who)}: {amounts}" if who else "nothing"
 
 
 def lack_in_all(plan: Plan, total: Amounts) -> Lack | None:
@@ -92,7 +136,7 @@ def lack_in_all(plan: Plan, total: Amounts) -> Lack | None:
             if kind == "memory"
             else f"lower {' and '.join(settings)}, or {plan.fewer}"
         )
-        if need > there + _SLACK:
+        if need > there + SLACK:
             return Lack(
                 f"{len([a for a in amounts if a])} actors ask {_amount(kind, need)} "
                 f"{_KINDS[kind][1]} in all (server {_amount(kind, amounts[0])}, {plan.member}s "
@@ -109,7 +153,7 @@ def _lack_of_labels(parts: Sequence[_Part], machines: Sequence[Machine]) -> Lack
     for machine in machines:
         for label, value in machine.labels.items():
             values.setdefault(label, set()).add(value)
-    there = [f"{k} = {' or '.join(sorted(v))}" for k, v in sorted(values.items()) if k != _OF_ONE]
+    there = [f"{k} = {' or '.join(sorted(v))}" for k, v in sorted(values.items()) if k != OF_ONE]
     for part in parts:
         if not part.machines:
             asked = _selected(part.selector)
@@ -179,9 +223,35 @@ def _lack_of_machines(
     return None
 
 
+def _lack_of_room(plan: Plan, placing: Placing) -> Lack | None:
+    """Return the actors for which the machines have no room between their ends."""
+    if not placing.missing:
+        return None
+    first = plan.bundles()[placing.places.index(None)]
+    return Lack(
+        f"{placing.missing} of {len(placing.places)} actors have no room, since a share lies on one "
+        f"machine and a GPU's fraction on one GPU: {listed(first)} asked",
+        f"a machine with {listed(first)} free",
+        f"lower the shares or {plan.fewer}",
+    )
+
+
+def busy(plan: Plan, placing: Placing) -> Lack:
+    """Return the lack of a plan that the machines could hold if nobody else used them."""
+    missing = _lack_of_room(plan, placing)
+    assert missing is not None
+    return replace(
+        missing,
+        asked=f"{placing.missing} of {len(placing.places)} actors wait for resources that others "
+        "use",
+        remedy=f"wait until their programs end, lower the shares or {plan.fewer}",
+        lasts=False,
+    )
+
+
 def fits(asked: Amounts, there: Amounts) -> bool:
     """Return whether the resources suffice, up to rounding."""
-    return all(there.get(kind, 0.0) + _SLACK >= amount for kind, amount in asked.items())
+    return all(there.get(kind, 0.0) + SLACK >= amount for kind, amount in asked.items())
 
 
 def summed(parts: Sequence[Amounts]) -> Amounts:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from actors.placement_errors import Lack, Machine, lack
-from actors.shares import Place, Plan, answering
-from raydpzv.errors import StoppedEarly, Unplaceable
+from actors.machines import OF_ONE, Machine, answering, cluster_machines
+from actors.packing import Placing, packed
+from actors.placement_errors import busy, lack, refusal
+from actors.shares import Place, Plan
+from raydpzv.errors import StoppedEarly
 from raydpzv.experiment.finalize import RunOptions
 from raydpzv.sim.interfaces import Status
 
@@ -70,80 +72,79 @@ def reserved(plan: Plan, options: RunOptions) -> Iterator[Place]:
     Raises Unplaceable if the cluster cannot give it in time, StoppedEarly.
     """
     import ray
-    from ray.util.placement_group import placement_group
 
-    labels = _labels(plan)
-    missing = lack(plan, machines())
-    if missing and not plan.placement_timeout:
-        raise Unplaceable(str(missing))
-    # an autoscaler grows for what is asked and pending
-    group = placement_group(plan.bundles(), strategy=plan.placement.upper(), **labels)
+    with ExitStack() as waiting:
+        group = _awaited(plan, options, waiting)
     try:
-        _await(group, plan, options)
         yield Place(plan, group)
     finally:
         ray.util.remove_placement_group(group)
 
 
-def _await(group: Any, plan: Plan, options: RunOptions) -> None:
-    """Wait until the group is placed: for resources that others use, or for a cluster that
-    grows.
+def _awaited(plan: Plan, options: RunOptions, waiting: ExitStack) -> Any:
+    """Return a placed group: at once, or when others are done or the cluster has grown.
+
+    waiting: gives back the group that only asks for machines.
     """
+    import ray
+
     started = time.monotonic()
-    while not group.wait(_LOOK):
-        short = lack(plan, machines())
-        missing = short or _unplaced(group, plan)
+    asking: Any = None
+    while True:
+        machines = cluster_machines()
+        placing = packed(plan, [machine.now() for machine in machines])
+        if not placing.missing and (group := _placed(plan, placing, machines)):
+            return group
+        missing = lack(plan, machines) or busy(plan, placing)
         limit = plan.placement_timeout if missing.lasts else max(plan.placement_timeout, _BUSY)
+        passed = time.monotonic() - started
         if options.stop.is_set():
             raise StoppedEarly("stopped while the run waited for resources; nothing was started")
-        passed = time.monotonic() - started
         if passed > limit:
             waited = f" (waited {limit:g} s; or raise resources.placement_timeout)" if limit else ""
-            raise Unplaceable(f"{missing}{waited}")
-        if short or passed > _USUAL:
+            raise refusal(plan, machines, placing, missing, waited)
+        if missing.lasts and asking is None:
+            asking = _asked(plan)
+            waiting.callback(ray.util.remove_placement_group, asking)
+        if missing.lasts or passed > _USUAL:
             options.watch.status(
                 Status(stage=f"{missing.missing}, up to {limit:g} s: {missing.asked}")
             )
+        if asking is None:
+            time.sleep(_LOOK)
+        elif asking.wait(_LOOK):  # Ray placed it before the machines were seen here
+            waiting.pop_all()
+            return asking
 
 
-def _unplaced(group: Any, plan: Plan) -> Lack:
-    """Return why Ray does not place a group, as far as Ray says: busy machines, or fractions that
-    fit no GPU.
+def _placed(plan: Plan, placing: Placing, machines: Sequence[Machine]) -> Any | None:
+    """Return a group that is placed as packed; None: others were faster, or a machine is gone."""
+    import ray
+
+    pins = [
+        {OF_ONE: machines[place].labels[OF_ONE]} for place in placing.places if place is not None
+    ]
+    group = ray.util.placement_group(
+        plan.bundles(), strategy=plan.placement.upper(), bundle_label_selector=pins
+    )
+    try:
+        placed = group.wait(_USUAL)
+    except BaseException:
+        ray.util.remove_placement_group(group)
+        raise
+    if placed:
+        return group
+    ray.util.remove_placement_group(group)
+    return None
+
+
+def _asked(plan: Plan) -> Any:
+    """Return a group that Ray may place anywhere: an autoscaler grows for what is asked and
+    pending.
     """
     import ray
-    from ray.util.placement_group import placement_group_table
 
-    state = placement_group_table(group)["stats"]["scheduling_state"]
-    bundles = plan.bundles()
-    free = {k: v for k, v in ray.available_resources().items() if k in ("CPU", "GPU")}
-    return Lack(
-        f"Ray cannot place {len(bundles)} actors ({state}): asked {_total(bundles)}",
-        "free resources",
-        f"free now {free}; a share must fit on one machine and one GPU; lower the shares or "
-        f"{plan.fewer}",
-        lasts=state == "INFEASIBLE",
-    )
-
-
-def machines() -> list[Machine]:
-    """Return the machines of the cluster."""
-    import ray
-
-    return [
-        Machine(node["Resources"], node.get("Labels", {})) for node in ray.nodes() if node["Alive"]
-    ]
-
-
-def _labels(plan: Plan) -> dict[str, Any]:
-    """Return Ray's option for the labels of each actor's machine."""
-    if not plan.labels:
-        return {}
     server, others = plan.selectors()
-    return {"bundle_label_selector": [dict(server), *(dict(others) for _ in plan.actors)]}
-
-
-def _total(bundles: list[dict[str, float]]) -> str:
-    kinds = sorted({kind for bundle in bundles for kind in bundle})
-    return ", ".join(
-        f"{kind} {sum(b.get(kind, 0) for b in bundles):g}" for kind in kinds if kind != "memory"
-    )
+    selectors = [dict(server), *(dict(others) for _ in plan.actors)]
+    labels = {"bundle_label_selector": selectors} if plan.labels else {}
+    return ray.util.placement_group(plan.bundles(), strategy=plan.placement.upper(), **labels)

@@ -17,11 +17,14 @@ from actors.actor_process import end, start
 from actors.cluster import connected
 from actors.device import claim_device
 from actors.driver import LOOK, translated
+from actors.machines import Machine, cluster_machines
 from actors.own_objects import check_travel, put_data, take_data
+from actors.packing import Room
 from actors.placement import whole_run_gpus
+from actors.placement_errors import listed
 from actors.remote import get, lost
 from actors.reservation import reserved
-from actors.shares import Plan, Share, device_slots
+from actors.shares import Plan, Share
 from raydpzv.compare.plan import Planned
 from raydpzv.compare.run_comparison import RUNS_FOLDER, PoolOptions, run_planned
 from raydpzv.config.scenario import AnyScenario
@@ -107,10 +110,9 @@ def side_by_side(
     queue = list(todo)
     if not queue:
         return
-    total = ray.cluster_resources()
-    gpus = max(whole_run_gpus(planned.spec, total) for planned in queue)
-    count = slots(len(queue), jobs, gpus, total)
-    each = Share(1.0, gpus)
+    machines = cluster_machines()
+    each = Share(1.0, max(whole_run_gpus(planned.spec, machines) for planned in queue))
+    count = slots(len(queue), jobs, each, machines)
     plan = Plan(each, (each,) * (count - 1), (), member="run", fewer="--jobs")
     with reserved(plan, RunOptions()) as place:
         home = ray.get_runtime_context().get_node_id()
@@ -226,18 +228,18 @@ class _Slots:
         return found
 
 
-def slots(todo: int, jobs: int | None, gpus: float, total: Mapping[str, float]) -> int:
-    """Return how many runs fit at a time: one per core, and per GPU share if the runs have one."""
-    fits = int(total.get("CPU", 0.0))
-    if gpus:
-        fits = min(fits, device_slots(total.get("GPU", 0.0), gpus))
+def slots(todo: int, jobs: int | None, each: Share, machines: Sequence[Machine]) -> int:
+    """Return how many runs fit at a time: one per core of a machine, and per GPU share if the runs
+    have one.
+    """
+    fits = sum(Room(machine.has).fits(each.bundle(), todo) for machine in machines)
     if fits < 1:
         raise Unplaceable(
-            f"resources: a run of the comparison asks 1 CPU and {gpus:g} GPU, the cluster has "
-            f"{total.get('CPU', 0.0):g} and {total.get('GPU', 0.0):g}; lower the GPU shares in "
-            "[resources]"
+            f"resources: a run of the comparison asks {listed(each.bundle())} on one machine, the "
+            f"cluster's machines have {'; '.join(listed(machine.has) for machine in machines)}; "
+            "lower the GPU shares in [resources]"
         )
-    return max(1, min(todo, fits, jobs or fits))
+    return min(todo, fits, jobs or fits)
 
 
 def pack(folder: Path) -> bytes:

@@ -1,23 +1,15 @@
-"""The shares of a run's actors, and their placement on the machines of a cluster."""
+"""The shares of a run's actors, and their place on the machines of a cluster."""
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from actors.machines import Selector, answering
+
 RESOLUTION = 1e-4
 """Ray's smallest fraction of a resource."""
-_LISTENS_WITHIN = 2.0
-"""Seconds in which a machine of the cluster takes a connection."""
-Selector = Mapping[str, str]
-"""Machine labels, and the accepted values in Ray's syntax."""
-
-
-def device_slots(devices: float, share: float) -> int:
-    """Return how many processes with a GPU share fit on `devices`; a fraction is of one device."""
-    return int(devices) * int(1 / share + 1e-9) if share <= 1 else int(devices / share + 1e-9)
 
 
 @dataclass(frozen=True)
@@ -85,19 +77,3 @@ class Place:
     def bundle(self, actor: int) -> int:
         """Return the number of an actor's bundle in the group; 0: the server's."""
         return actor + self.driver
-
-
-def answering() -> set[str]:
-    """Return the machines whose Ray process listens; Ray itself notices a lost machine late."""
-    import ray
-
-    return {node["NodeID"] for node in ray.nodes() if node["Alive"] and _listens(node)}
-
-
-def _listens(node: Mapping[str, Any]) -> bool:
-    try:
-        place = node["NodeManagerAddress"], node["NodeManagerPort"]
-        socket.create_connection(place, timeout=_LISTENS_WITHIN).close()
-    except OSError:
-        return False
-    return True

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from actors.machines import Machine
+from actors.packing import Room
 from actors.placement import plan_run, whole_run_gpus
-from actors.placement_errors import fits, listed, summed
+from actors.placement_errors import listed, summed
 from actors.reservation import reserved
-from actors.shares import RESOLUTION, Place, Plan, Share, device_slots
+from actors.shares import RESOLUTION, Place, Plan, Share
 from raydpzv.config.scenario import AnyScenario
 from raydpzv.errors import Unplaceable
 from raydpzv.experiment.finalize import RunOptions
 
-_SLACK = 1e-9
-"""Rounding error allowed in a quotient of shares."""
+_MOST = 10**4
+"""Most trials that a machine is asked to hold."""
 
 
 @dataclass(frozen=True)
@@ -41,25 +43,25 @@ class TrialNeeds:
         assert self.actors is not None
         return Place(self.actors, group, driver=True)
 
-    def check(self, nodes: Sequence[Mapping[str, float]]) -> None:
+    def check(self, machines: Sequence[Machine]) -> None:
         """Raise Unplaceable unless the shares fit on machines, busy or not, or the cluster may
         grow.
         """
         if self.actors and self.actors.placement_timeout:
             return
         bundles = self.bundles()
-        if self.strategy == "STRICT_SPREAD" and len(nodes) < len(bundles):
+        if self.strategy == "STRICT_SPREAD" and len(machines) < len(bundles):
             raise Unplaceable(
                 f'resources: placement = "strict_spread" asks a machine for each of {len(bundles)} '
-                f"processes of a trial, the cluster has {len(nodes)}; set resources.placement = "
+                f"processes of a trial, the cluster has {len(machines)}; set resources.placement = "
                 '"spread"'
             )
         one = self.actors is None or self.actors.placement == "strict_pack"
         for asked in [summed(bundles)] if one else bundles:
-            if any(fits(asked, node) for node in nodes):
+            if any(Room(machine.has).fits(asked, 1) for machine in machines):
                 continue
             there = "; ".join(
-                listed({kind: node.get(kind, 0.0) for kind in asked}) for node in nodes
+                listed({kind: machine.has.get(kind, 0.0) for kind in asked}) for machine in machines
             )
             raise Unplaceable(
                 f"resources: {'a trial' if one else 'an actor of a trial'} asks {listed(asked)} on "
@@ -68,18 +70,12 @@ class TrialNeeds:
                 "with --address"
             )
 
-    def capacity(self, nodes: Sequence[Mapping[str, float]]) -> int:
+    def capacity(self, machines: Sequence[Machine]) -> int:
         """Return how many such trials in one process each fit on these machines, busy or not; at
         least 1.
         """
-        cpus, gpus = self.process.cpus, self.process.gpus
-        room = [int(node.get("CPU", 0.0) / cpus + _SLACK) for node in nodes]
-        if gpus:
-            room = [
-                min(n, device_slots(node.get("GPU", 0.0), gpus))
-                for n, node in zip(room, nodes, strict=True)
-            ]
-        return max(1, sum(room))
+        asked = self.process.bundle()
+        return max(1, sum(Room(machine.has).fits(asked, _MOST) for machine in machines))
 
     def try_out(self) -> None:
         """Reserve a place for the actors and give it back. Raises Unplaceable if Ray cannot place
@@ -90,15 +86,15 @@ class TrialNeeds:
             pass
 
 
-def whole_trials(specs: Sequence[AnyScenario], total: Mapping[str, float] | None) -> TrialNeeds:
+def whole_trials(specs: Sequence[AnyScenario], machines: Sequence[Machine] | None) -> TrialNeeds:
     """Return the resources of each trial in one process, the same for all.
 
-    total, errors: as of `whole_run_gpus`.
+    machines, errors: as of `whole_run_gpus`.
     """
-    return TrialNeeds(Share(1.0, max(whole_run_gpus(spec, total) for spec in specs)))
+    return TrialNeeds(Share(1.0, max(whole_run_gpus(spec, machines) for spec in specs)))
 
 
-def trial_with_actors(spec: AnyScenario, total: Mapping[str, float]) -> TrialNeeds:
+def trial_with_actors(spec: AnyScenario, machines: Sequence[Machine]) -> TrialNeeds:
     """Return the resources of a trial with its own actors. Raises Unplaceable with the arithmetic.
 
     Its own process only watches, and gets the smallest share. Under the wall clock all are on one
@@ -109,8 +105,10 @@ def trial_with_actors(spec: AnyScenario, total: Mapping[str, float]) -> TrialNee
             "resources.labels: trials with actors of their own are not placed by labels, got some; "
             "leave them out, or search with trials that are whole in one process"
         )
-    left = {**total, "CPU": max(0.0, total.get("CPU", 0.0) - RESOLUTION)}
-    found = plan_run(spec, left)
+    # its own process may be on any of them
+    left = [machine.less(RESOLUTION) for machine in machines]
     if spec.clock.kind == "wall":
-        found = replace(found, placement="strict_pack")
+        found = plan_run(spec, left, lambda plan: replace(plan, placement="strict_pack"))
+    else:
+        found = plan_run(spec, left)
     return TrialNeeds(Share(RESOLUTION, 0.0), found)

@@ -19,6 +19,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from actors.cluster import connected
+from actors.machines import cluster_machines
 from actors.own_objects import check_travel, put_data, take_data
 from actors.runner import run_on_ray
 from actors.trial_resources import TrialNeeds, trial_with_actors, whole_trials
@@ -77,14 +78,12 @@ def cluster_needs(trials: Sequence[Trial], *, actors: bool) -> Needs:
 
     Raises Unplaceable with the arithmetic unless the cluster can hold each alone.
     """
-    import ray
-
-    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    total = ray.cluster_resources()
-    alike = whole_trials([trial.spec for trial in trials], total) if trials and not actors else None
-    needs = {trial.number: alike or trial_with_actors(trial.spec, total) for trial in trials}
+    machines = cluster_machines()
+    specs = [trial.spec for trial in trials]
+    alike = whole_trials(specs, machines) if trials and not actors else None
+    needs = {trial.number: alike or trial_with_actors(trial.spec, machines) for trial in trials}
     for one in _distinct(needs):
-        one.check(nodes)
+        one.check(machines)
         if actors:
             one.try_out()
     return needs
@@ -160,17 +159,16 @@ class TuneSearch:
         Without `jobs`, as many at a time as fit the cluster as it is now: a trial is chosen when
         there is room for it.
         """
-        import ray
-
         trials = list(self.plan.started())
         needs = cluster_needs(trials, actors=False)
-        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        machines = cluster_machines()
         self._fit(
             trials,
             needs,
             param_space={},
             reuse_actors=True,
-            max_concurrent_trials=self.jobs or min(one.capacity(nodes) for one in _distinct(needs)),
+            max_concurrent_trials=self.jobs
+            or min(one.capacity(machines) for one in _distinct(needs)),
             search_alg=_searcher(todo, self.watch, self.stop),
             num_samples=-1,
         )

@@ -96,10 +96,13 @@ def suggest(wrong: str, known: Iterable[str]) -> str:
 
 
 def plain(text: str) -> str:
-    """Return text as one line in which what a terminal would obey, and what is no character, is
-    escaped.
-    """
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in " ".join(text.split()))
+    """Return text as one line, `escaped`."""
+    return escaped(" ".join(text.split()))
+
+
+def escaped(text: str) -> str:
+    """Return text in which what a terminal would obey, and what is no character, is escaped."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def check_count(name: str, value: object, least: int = 1) -> None:

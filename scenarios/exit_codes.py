@@ -110,5 +110,5 @@ def _status(error: RaydpzvError) -> int:
 def _finish(error: BaseException, line: str, status: int, verbose: bool) -> NoReturn:
     if verbose:
         traceback.print_exception(error)
-    complain(line)
+    complain(line, getattr(error, "__notes__", ()))
     raise typer.Exit(status) from None

@@ -6,10 +6,11 @@ from __future__ import annotations
 
 import io
 import sys
+from collections.abc import Iterable
 
 from rich.console import Console
 
-from raydpzv.errors import plain
+from raydpzv.errors import escaped, plain
 
 LONGEST = 2000
 """Characters of the longest complaint: a number of five thousand digits helps nobody."""
@@ -33,10 +34,15 @@ def forgiving_streams() -> None:
 
 def printable(text: str) -> str:
     """Return text as a complaint prints it: one line without control characters, not too long."""
-    line = plain(text)
+    return _shortened(plain(text))
+
+
+def _shortened(line: str) -> str:
     return line if len(line) <= LONGEST else f"{line[: LONGEST // 2]} ... {line[-LONGEST // 2 :]}"
 
 
-def complain(line: str) -> None:
-    """Print one line to stderr."""
+def complain(line: str, notes: Iterable[str] = ()) -> None:
+    """Print one line to stderr, and below it the rows of an error's notes, such as a table."""
     print(f"raydpzv: {printable(line)}", file=sys.stderr)
+    for note in notes:
+        print("\n".join(_shortened(escaped(row)) for row in note.splitlines()), file=sys.stderr)

@@ -14,6 +14,7 @@ from unittest import mock
 import numpy as np
 
 import scenarios
+from actors.machines import Machine
 from actors.placement import plan_run
 from raydpzv.config.scenario import SCENARIOS, AnyScenario
 from raydpzv.config.toml import as_tree
@@ -181,7 +182,7 @@ def placed(method: str, overrides: tuple[str, ...] = ()) -> dict[str, Any]:
     """
     kind = METHODS[method].kind
     spec: Any = scenario(kind, method, overrides)
-    found = {"plan": plan_run(spec, {"CPU": 8.0, "GPU": 8.0})}
+    found = {"plan": plan_run(spec, [Machine({"CPU": 8.0, "GPU": 8.0}, {"zone": "a"})])}
     if kind == "horizontal":
         prepared: Any = prepare(spec)
         with open_ledger(prepared, None) as ledger:

@@ -4,7 +4,7 @@ import platform
 import pytest
 import ray
 
-from actors import cluster
+from actors import cluster_address
 from raydpzv.errors import InputError
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_session")]
@@ -20,7 +20,7 @@ def test_a_cluster_of_another_ray_or_python_is_named_at_once(other):
     gcs = GcsClient(address=address)
     own = gcs.internal_kv_get(CLUSTER_METADATA_KEY, namespace=KV_NAMESPACE_CLUSTER)
     there = json.loads(own) | other
-    cluster._probe(address)
+    cluster_address.joinable(address, "--address")
     said = (
         f"Ray at {address} wanted the versions that it was started with, Ray "
         f"{there['ray_version']} and Python "
@@ -33,7 +33,7 @@ def test_a_cluster_of_another_ray_or_python_is_named_at_once(other):
     )
     try:
         with pytest.raises(InputError, match=said):
-            cluster._probe(address)
+            cluster_address.joinable(address, "--address")
     finally:
         gcs.internal_kv_put(CLUSTER_METADATA_KEY, own, True, namespace=KV_NAMESPACE_CLUSTER)
 
@@ -43,4 +43,4 @@ def test_a_head_that_has_no_versions_on_record_yet_is_left_to_ray():
         def internal_kv_get(self, key, namespace):
             return None
 
-    cluster.check_versions(Empty(), "192.0.2.1:6379")
+    cluster_address.check_versions(Empty(), "192.0.2.1:6379")

@@ -8,6 +8,7 @@ import ray
 import scenarios
 from actors import actor_process
 from actors.actor_process import end
+from actors.machines import Machine
 from actors.placement import plan_run
 from actors.runner import run_on_ray
 from actors.shares import Place
@@ -59,7 +60,7 @@ def test_all_actors_are_in_the_group_of_the_place_after_the_drivers_bundle(
 ):
     monkeypatch.setattr(actor_process, "_kept", None)  # else they are another run's processes
     prepared = prepare(scenarios.load("digits_dpzv", [*SHORT, *SMALL["digits_dpzv"]]))
-    planned = plan_run(prepared.spec, {"CPU": 1.0})
+    planned = plan_run(prepared.spec, [Machine({"CPU": 1.0})])
     group = ray.util.placement_group([{"CPU": 0.001}, *planned.bundles()])
     assert group.wait(60)
     actor_set = create(prepared, Place(planned, group, driver=True))

@@ -85,7 +85,12 @@ def test_a_submitted_job_runs_on_the_cluster_uninstalled(head, tmp_path):
     without = environment | {"RAY_AUTH_MODE": "disabled", "RAY_AUTH_TOKEN": ""}
     refused = subprocess.run(command, env=without, **how)
     assert refused.returncode == 2, refused.stderr
-    assert "wanted the cluster's token, got none or another one" in refused.stderr
+    assert "RAY_AUTH_MODE: wanted token, since Ray" in refused.stderr
+    del without["RAY_AUTH_MODE"]
+    without |= {"HOME": str(tmp_path), "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    refused = subprocess.run(command, env=without, **how)
+    assert refused.returncode == 2, refused.stderr
+    assert "wanted the cluster's token, got another one in RAY_AUTH_TOKEN;" in refused.stderr
 
 
 # neither kernels compiled in the copy that the cluster gets nor many processes are what is tried

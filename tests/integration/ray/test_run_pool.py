@@ -4,7 +4,9 @@ import pytest
 import ray
 
 from actors import run_pool as module
+from actors.machines import Machine
 from actors.run_pool import RunSlot, pack, side_by_side, slots, unpack
+from actors.shares import Share
 from raydpzv.compare.results import collect
 from raydpzv.compare.run_comparison import RUNS_FOLDER, one_by_one, opened, unfinished
 from raydpzv.errors import Unplaceable
@@ -127,18 +129,21 @@ def test_a_folder_travels_whole(tmp_path):
 @pytest.mark.parametrize(
     ("todo", "jobs", "gpus", "there", "count"),
     [
-        (10, None, 0.0, {"CPU": 4.0}, 4),
-        (3, None, 0.0, {"CPU": 4.0}, 3),
-        (10, 2, 0.0, {"CPU": 4.0}, 2),
-        (10, None, 0.3, {"CPU": 16.0, "GPU": 2.0}, 6),
-        (10, 99, 1.0, {"CPU": 16.0, "GPU": 2.0}, 2),
-        (10, None, 2.0, {"CPU": 16.0, "GPU": 5.0}, 2),
+        (10, None, 0.0, [{"CPU": 4.0}], 4),
+        (3, None, 0.0, [{"CPU": 4.0}], 3),
+        (10, 2, 0.0, [{"CPU": 4.0}], 2),
+        (10, None, 0.3, [{"CPU": 16.0, "GPU": 2.0}], 6),
+        (10, 99, 1.0, [{"CPU": 16.0, "GPU": 2.0}], 2),
+        (10, None, 2.0, [{"CPU": 16.0, "GPU": 5.0}], 2),
+        (10, None, 0.5, [{"CPU": 1.0, "GPU": 1.0}, {"CPU": 16.0}, {"GPU": 4.0}], 1),
     ],
 )
-def test_slots_are_as_many_as_cores_and_gpu_shares(todo, jobs, gpus, there, count):
-    assert slots(todo, jobs, gpus, there) == count
+def test_slots_are_as_many_as_cores_and_gpu_shares_of_machines(todo, jobs, gpus, there, count):
+    assert slots(todo, jobs, Share(1.0, gpus), [Machine(has) for has in there]) == count
 
 
 def test_runs_that_fit_nowhere_are_refused_with_the_arithmetic():
-    with pytest.raises(Unplaceable, match=r"asks 1 CPU and 0.5 GPU, the cluster has 8 and 0"):
-        slots(3, None, 0.5, {"CPU": 8.0})
+    with pytest.raises(
+        Unplaceable, match=r"asks 1 CPU and 0.5 GPU on one .* have 8 CPU and 0 GPU;"
+    ):
+        slots(3, None, Share(1.0, 0.5), [Machine({"CPU": 8.0})])

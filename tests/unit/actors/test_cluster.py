@@ -1,6 +1,5 @@
 import os
 import pickle
-import socket
 from dataclasses import replace
 from unittest.mock import Mock
 
@@ -97,21 +96,6 @@ def test_our_own_ray_starts_no_process_that_nobody_asked_for(
         "start_raylet",
     ]
     assert {name: vars(Node)[name] for name in names} == own
-
-
-def test_a_port_without_a_ray_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    def silent(**how: object) -> None:
-        raise ray.exceptions.RpcError("Timed out while waiting for GCS to become available.")
-
-    monkeypatch.setattr(ray, "is_initialized", lambda: False)
-    monkeypatch.setattr("ray._raylet.GcsClient", silent)
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        address = f"127.0.0.1:{other.getsockname()[1]}"
-        with (
-            pytest.raises(InputError, match=f"no Ray cluster answers at {address}.*6379"),
-            connected(address),
-        ):
-            pass
 
 
 # The object store of a local Ray has room for what a run puts there.

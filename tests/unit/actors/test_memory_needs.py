@@ -4,12 +4,13 @@ import pytest
 
 import scenarios
 from actors.horizontal import driver
+from actors.machines import Machine
 from actors.memory_needs import with_run_memory
 from actors.placement import plan_run
 from raydpzv.experiment.finalize import RunOptions
 from raydpzv.experiment.prepare import prepare
 
-CLUSTER = {"CPU": 8.0}
+CLUSTER = [Machine({"CPU": 8.0, "memory": 2.0**36})]
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +71,7 @@ def test_a_horizontal_run_asks_for_the_memory_of_its_engine(engine, monkeypatch)
 
     monkeypatch.setattr("actors.reservation.reserved", reserved)
     monkeypatch.setattr("actors.driver.connected", lambda *address, **how: nullcontext())
-    monkeypatch.setattr("ray.cluster_resources", lambda: CLUSTER)
+    monkeypatch.setattr("actors.driver.cluster_machines", lambda: CLUSTER)
     prepared, planned = hosts(engine)
     with pytest.raises(Asked) as asked:
         driver.run_horizontal(prepared, RunOptions())

@@ -2,7 +2,9 @@ import re
 
 import pytest
 
-from actors.placement_errors import Lack, Machine, lack
+from actors.machines import Machine
+from actors.packing import packed
+from actors.placement_errors import Lack, busy, lack, refusal
 from actors.shares import Plan, Share
 
 SMALL, LARGE = Machine({"CPU": 2.0}), Machine({"CPU": 4.0, "GPU": 1.0})
@@ -127,3 +129,40 @@ def test_labels_of_no_actor_are_not_missed():
     alone = Plan(Share(1.0, 0.0), (), (), labels={"clients": {"zone": "c"}})
     assert lack(alone, [IN_A]) is None
     assert isinstance(lack(three("pack", clients="c"), [IN_A]), Lack)
+
+
+def test_shares_that_fit_in_sums_and_not_between_the_ends_of_machines_are_refused_with_a_table():
+    two = [
+        Machine({"CPU": 2.0}, free={"CPU": 2.0}, name="10.0.0.1"),
+        Machine({"CPU": 2.0}, free={"CPU": 0.5}, name="10.0.0.2"),
+        Machine({"CPU": 0.0}, name="10.0.0.3"),
+        Machine({"CPU": 0.0}, name="10.0.0.4"),
+    ]
+    plan = three("pack", 1.2)
+    found = lack(plan, two)
+    assert re.search("1 of 3 actors have no room, since a share lies on one machine", str(found))
+    assert found.missing == "a machine with 1.2 CPU and 0 GPU free"
+    error = refusal(plan, two, packed(plan, two), found, " (waited 3 s)")
+    assert str(error) == f"{found} (waited 3 s)"
+    assert error.__notes__ == [
+        "machine              free          asked\n"
+        "10.0.0.1             2 CPU         server: 1.2 CPU\n"
+        "10.0.0.2             0.5 of 2 CPU  1 client: 1.2 CPU\n"
+        "10.0.0.3 and 1 more  0 CPU         nothing\n"
+        "no machine                         1 client: 1.2 CPU"
+    ]
+
+
+def test_a_gpu_fraction_that_fits_no_single_gpu_is_refused():
+    plan = Plan(Share(1.0, 0.0), (Share(0.1, 0.6),) * 3, ((0,), (1,), (2,)))
+    found = lack(plan, [Machine({"CPU": 4.0, "GPU": 2.0})])
+    assert "1 of 4 actors have no room" in str(found)
+    assert "a GPU's fraction on one GPU: 0.1 CPU and 0.6 GPU asked" in str(found)
+
+
+def test_a_busy_cluster_is_no_lasting_lack():
+    used = [Machine({"CPU": 3.0}, free={"CPU": 1.0})]
+    assert lack(three("pack"), used) is None
+    found = busy(three("pack"), packed(three("pack"), [used[0].now()]))
+    assert not found.lasts
+    assert "2 of 3 actors wait for resources that others use" in str(found)
