@@ -82,7 +82,7 @@ def numbered_labels(
         values, place = np.unique(found, return_inverse=True)
         placed[part] = np.array(known.places(map(str, values.tolist())))[place]
         if (outside := np.flatnonzero(placed[part] < 0)).size:
-            raise known.refusal(found[outside[0]], int(outside[0]), f"array {part}", name)
+            raise known.refusal(found[outside[0]], int(outside[0]), f'array {part} of "{name}"')
     return placed, len(known)
 
 

@@ -15,7 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
-from raydpzv.data.tabular import is_numeric, read_columns
+from raydpzv.data.spelling import in_order, shown, whole
+from raydpzv.data.tabular import is_numeric, nameless, read_columns, written_cells
 
 MOST_VALUES = 50
 """A column of texts with more different values names rows, rather than kinds of them."""
@@ -31,7 +32,8 @@ class ColumnFacts:
     values: the different values, ascending, of texts, whole numbers and true or false, None if they
     are more than MOST_VALUES; rare: those of them in fewer than RARE rows. unusable: why no party
     can use the column, in words; ""
-    if one can. missing: rows without a value.
+    if one can. missing: rows without a value; gaps: in words, with what such a cell says, "" for
+    none.
     """
 
     name: str
@@ -42,14 +44,19 @@ class ColumnFacts:
     missing: int
     unusable: str
     rare: tuple[str | int | bool, ...] = ()
+    gaps: str = ""
 
 
 def column_facts(file: Path) -> dict[str, ColumnFacts]:
     """Return what each column of a CSV or Parquet file holds, by name. Raises DataError."""
-    table = read_columns(file)
+    table, written = read_columns(file), written_cells(file)
     return {
-        name: _facts(name, column.combine_chunks())
-        for name, column in zip(table.column_names, table.columns, strict=True)
+        name: _facts(
+            name,
+            table.column(place).combine_chunks(),
+            None if written is None else written.column(place).combine_chunks(),
+        )
+        for place, name in enumerate(table.column_names)
     }
 
 
@@ -66,7 +73,8 @@ def round_range(low: float, high: float) -> tuple[float, float]:
     )
 
 
-def _facts(name: str, column: pa.Array) -> ColumnFacts:
+def _facts(name: str, column: pa.Array, written: pa.Array | None) -> ColumnFacts:
+    """Return a column's facts. written: its cells as texts, None where the file has types."""
     if types.is_dictionary(column.type):
         column = column.dictionary_decode()
     kind, low, high = column.type, math.nan, math.nan
@@ -79,13 +87,40 @@ def _facts(name: str, column: pa.Array) -> ColumnFacts:
             low, high = float(numbers.min()), float(numbers.max())
     values, rare = None, ()
     if text or types.is_integer(kind) or types.is_boolean(kind):
-        counts = {
-            c["values"].as_py(): c["counts"].as_py() for c in pc.value_counts(column.drop_null())
-        }
-        values = tuple(sorted(counts)) if len(counts) <= MOST_VALUES else None
+        counts = _counts(_as_names(column, written))
+        order = in_order(counts) if all(isinstance(v, str) for v in counts) else sorted(counts)
+        values = tuple(order) if len(counts) <= MOST_VALUES else None
         rare = tuple(value for value in values or () if counts[value] < RARE)
     unusable = _unusable(column, values, numeric=numeric, text=text)
-    return ColumnFacts(name, numeric, low, high, values, column.null_count, unusable, rare)
+    if nameless(name):
+        unusable = "it has no name, as a frame's row numbers"
+    gaps = _gaps(column, written)
+    return ColumnFacts(name, numeric, low, high, values, column.null_count, unusable, rare, gaps)
+
+
+def _as_names(column: pa.Array, written: pa.Array | None) -> pa.Array:
+    """Return whole numbers that are written as names, such as 007, as the texts that they are."""
+    if written is None or not types.is_integer(column.type):
+        return column
+    texts = written.filter(column.is_valid())
+    bare = pc.utf8_trim_whitespace(texts).unique().to_pylist()
+    return column if whole(bare) else texts
+
+
+def _counts(column: pa.Array) -> dict[str | int | bool, int]:
+    found = pc.value_counts(column.drop_null())
+    return {each["values"].as_py(): each["counts"].as_py() for each in found}
+
+
+def _gaps(column: pa.Array, written: pa.Array | None) -> str:
+    """Return how many cells have no value, and what such a cell says if it is not empty."""
+    if not column.null_count:
+        return ""
+    words = [] if written is None else written.filter(column.is_null()).unique().to_pylist()
+    said = next((word for word in words if word), None)
+    such = "" if said is None else f", such as {shown(said)}"
+    cells = "cell" if column.null_count == 1 else "cells"
+    return f"{column.null_count} {cells} without a value{such}"
 
 
 def _unusable(

@@ -55,7 +55,8 @@ class Table:
     it or not. With a `vocabulary` (at most 2^24, so exact in float32) x holds token ids
     0..vocabulary-1: names, not quantities, which no scaling touches. `unused` names columns that
     the file has beside these. With `integers` x stays whole numbers, int64. With `views` a row is
-    several arrays side by side, each of its own shape. `numbers` [D] says which row of the table as
+    several arrays side by side, each of its own shape. `remarks` are sentences on what its user
+    should look at in the file. `numbers` [D] says which row of the table as
     it
     was read each row is, None: that in its place. Raises DataError for lengths that disagree, no
     rows, values that are NaN or infinite, negative times, ids outside the vocabulary, labels
@@ -79,6 +80,7 @@ class Table:
     unused: tuple[str, ...] = ()
     integers: bool = False
     views: tuple[View, ...] = ()
+    remarks: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         self._check_shapes()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -14,13 +15,20 @@ import pyarrow.parquet
 from pyarrow import types
 
 from raydpzv.data.files import no_file, one_line
+from raydpzv.data.names import lookalikes, numbers_of, texts_of
 from raydpzv.data.public_list import PublicList
 from raydpzv.data.sources import Request
+from raydpzv.data.spelling import fraction, in_order, whole
 from raydpzv.data.table import Table, check_times
 from raydpzv.errors import DataError, suggest
 
 _LISTED = 8
+_NAMELESS = re.compile(r"\s*|Unnamed: [0-9]+|__index_level_[0-9]+__")
+"""Headings of a frame's row numbers in CSV, read and written once more, and in Parquet."""
+_NOT_A_GAP = '; if words such as "NA" are values, list them in data.categories'
 _STRANGER = "!a label that no other row has"
+_GAPS = frozenset(pyarrow.csv.ConvertOptions().null_values)
+"""Words of a cell that mean that there is no value."""
 _SETTINGS = {"groups": "data.groups", "times": "data.time"}
 """Settings that name columns apart, but for those of users.columns."""
 
@@ -36,9 +44,13 @@ def read_csv(request: Request) -> Table:
     names = _read(
         file, lambda: pyarrow.csv.open_csv(file, reading).schema.empty_table()
     ).column_names
-    # texts are read as they are written, so that no cell moves the type of the others
-    texts = (*request.lists, *(request.data.target_columns if request.labels else ()))
-    return _to_table(_csv(file, skip, texts, _only(request, names)), request, names)
+    only, named = _only(request, names), _named(request)
+    if targets := _undecided(request, names):
+        # by the type of labels alone it is known whether they are numbers
+        (kind,) = _csv(file, skip, only=targets).schema.types
+        named |= {} if types.is_floating(kind) else dict.fromkeys(targets, frozenset())
+    texts = {column: known for column, known in named.items() if names.count(column) == 1}
+    return _to_table(_csv(file, skip, texts, only), request, names)
 
 
 def read_parquet(request: Request) -> Table:
@@ -62,30 +74,85 @@ def read_columns(file: Path) -> pa.Table:
     return _parquet(file) if file.suffix == ".parquet" else _csv(file)
 
 
-def _csv(
-    file: Path, skip_lines: int = 0, texts: Sequence[str] = (), only: Sequence[str] | None = None
-) -> pa.Table:
-    """Return a CSV file's columns. texts: those that are not parsed; only: those to read, None:
-    all.
+def written_cells(file: Path) -> pa.Table | None:
+    """Return the columns of a CSV file as texts, each cell as it is written; None for Parquet."""
+    if file.suffix == ".parquet":
+        return None
+    return _csv(file, texts=dict.fromkeys(_csv(file).column_names, _GAPS))
+
+
+def _named(request: Request) -> dict[str, frozenset[str]]:
+    """Return the columns whose cells are names, each with the words that its public list has.
+
+    A name is text: read as a number, "7" and "007" would be one, and so would ids of 20 digits.
     """
-    convert = pyarrow.csv.ConvertOptions(
-        strings_can_be_null=True,
-        quoted_strings_can_be_null=False,
-        column_types=dict.fromkeys(texts, pa.string()),
-        include_columns=only,
-    )
-    skip = pyarrow.csv.ReadOptions(skip_rows=skip_lines)
-    return _read(
-        file, lambda: pyarrow.csv.read_csv(file, read_options=skip, convert_options=convert)
-    )
+    columns = [
+        *_apart(request, "groups", "users", "silos").values(),
+        *request.data.category_columns,
+    ]
+    classes = request.numbers is False and not request.data.time
+    labels = request.data.target_columns if classes else ()
+    lists: dict[str, PublicList | None] = dict.fromkeys((*columns, *labels))
+    lists |= request.lists | dict.fromkeys(labels, request.labels)
+    return {
+        column: frozenset(map(str, known.values)) if known else frozenset()
+        for column, known in lists.items()
+    }
+
+
+def _undecided(request: Request, names: list[str]) -> tuple[str, ...]:
+    """Return the column of labels whose type decides whether they are numbers; () for none."""
+    data, targets = request.data, request.data.target_columns
+    decided = request.numbers is not None or len(targets) > 1 or bool(data.time)
+    return () if decided or names.count(targets[0]) != 1 else targets
+
+
+def _csv(
+    file: Path,
+    skip_lines: int = 0,
+    texts: Mapping[str, frozenset[str]] | None = None,
+    only: Sequence[str] | None = None,
+) -> pa.Table:
+    """Return a CSV file's columns. only: those to read, None: all.
+
+    texts: columns that are not parsed, by name, each with the words that are values there though
+    they mean a gap elsewhere, such as "NA".
+    """
+    texts = texts or {}
+    reading = pyarrow.csv.ReadOptions(skip_rows=skip_lines)
+
+    def columns(only: Sequence[str] | None, values: frozenset[str]) -> pa.Table:
+        convert = pyarrow.csv.ConvertOptions(
+            null_values=[word for word in _GAPS if word not in values],
+            strings_can_be_null=True,
+            quoted_strings_can_be_null=False,
+            column_types=dict.fromkeys(texts, pa.string()),
+            include_columns=only,
+        )
+        return _read(
+            file,
+            lambda: pyarrow.csv.read_csv(file, read_options=reading, convert_options=convert),
+        )
+
+    found = columns(only, frozenset())
+    words = {column: known & _GAPS for column, known in texts.items() if known & _GAPS}
+    for values in set(words.values()):
+        apart = columns([column for column in words if words[column] == values], values)
+        for column in apart.column_names:
+            place = found.column_names.index(column)
+            found = found.set_column(place, column, apart.column(column))
+    return found
 
 
 def _parquet(file: Path, only: Sequence[str] | None = None) -> pa.Table:
     return _read(file, lambda: pyarrow.parquet.read_table(file, columns=only))
 
 
-def _apart(request: Request) -> dict[str, str]:
-    """Return the columns that are neither features nor the target, by what they are of."""
+def _apart(request: Request, *roles: str) -> dict[str, str]:
+    """Return the columns that are neither features nor the target, by what they are of.
+
+    roles: what is asked for; none: all.
+    """
     user, silo = request.owners or ("", "")
     named = {
         "groups": request.data.groups,
@@ -93,7 +160,7 @@ def _apart(request: Request) -> dict[str, str]:
         "silos": silo,
         "times": request.data.time,
     }
-    return {role: column for role, column in named.items() if column}
+    return {role: column for role, column in named.items() if column and role in (roles or named)}
 
 
 def _only(request: Request, names: list[str]) -> list[str] | None:
@@ -147,24 +214,26 @@ def _to_table(data: pa.Table, request: Request, names: list[str]) -> Table:
     if data.num_rows == 0:
         raise DataError(f'"{name}" has a heading and no rows: give it data')
     values = None if time else _label_numbers(data, name, request)
+    remarks = list[str]()
     if values is not None:
         y, classes = np.zeros(len(values), np.int64), 1
     else:
         y, classes = (
             _events(data.column(targets[0]), name, targets[0])
             if time
-            else _labels(data, names, request)
+            else _labels(data, names, request, remarks)
         )
     left = [n for n in names if n not in (*targets, *apart.values())]
     unused = _unused(left, name, request.holders) if request.holders else ()
     features = data.select([n for n in left if n not in unused])
-    owners = {role: column for role, column in apart.items() if role != "times"}
     numbers = {
-        role: _owners(data.column(column), name, column, role) for role, column in owners.items()
+        role: _owners(data.column(column), f'column "{column}" of "{name}"', role, remarks)
+        for role, column in apart.items()
+        if role != "times"
     }
     if "groups" in numbers:
         _check_groups(numbers["groups"], name, apart["groups"])
-    x, levels = _features(features, name, request)
+    x, levels = _features(features, name, request, remarks)
     return Table(
         name,
         x,
@@ -179,6 +248,7 @@ def _to_table(data: pa.Table, request: Request, names: list[str]) -> Table:
         times=_times(data.column(time), name, time) if time else None,
         values=values,
         unused=unused,
+        remarks=tuple(filter(None, remarks)),
     )
 
 
@@ -206,18 +276,19 @@ def _check_column(names: list[str], name: str, column: str, setting: str, role: 
         )
 
 
-def _owners(column: pa.ChunkedArray, name: str, title: str, role: str) -> np.ndarray:
+def _owners(column: pa.ChunkedArray, where: str, role: str, remarks: list[str]) -> np.ndarray:
     """Return the numbers of groups, users or silos, counted from 0 in sorted order, int32 [D].
 
     They depend on which values there are, and not on the rows that have them.
     """
-    if column.null_count:
+    texts = texts_of(column, where, owners=True)
+    if texts.null_count:
         raise DataError(
-            f'column "{title}" of "{name}" names no {role[:-1]} in row {_first_missing(column)} '
-            "(counted from 0): fill "
+            f"{where} names no {role[:-1]} in row {_first_missing(texts)} (counted from 0): fill "
             "it in or drop the row"
         )
-    return _ranked(column)[0].astype(np.int32)
+    remarks.append(lookalikes(texts, where))
+    return numbers_of(texts, natural=True)[0].astype(np.int32)
 
 
 def _check_groups(numbers: np.ndarray, name: str, groups: str) -> None:
@@ -229,7 +300,7 @@ def _check_groups(numbers: np.ndarray, name: str, groups: str) -> None:
         )
 
 
-def _first_missing(column: pa.ChunkedArray) -> int:
+def _first_missing(column: pa.ChunkedArray | pa.Array) -> int:
     return int(pc.index(column.is_null(), True).as_py())
 
 
@@ -261,75 +332,77 @@ def _label_numbers(data: pa.Table, name: str, request: Request) -> np.ndarray | 
     return np.stack([_filled(data.column(column), name, column) for column in targets], axis=1)
 
 
-def _labels(data: pa.Table, names: list[str], request: Request) -> tuple[np.ndarray, int]:
+def _labels(
+    data: pa.Table, names: list[str], request: Request, remarks: list[str]
+) -> tuple[np.ndarray, int]:
     """Return each label's number, int [D], and how many classes there are. names: the file's
     columns.
     """
     (target,), name = request.data.target_columns, one_line(request.file.name)
-    column = data.column(target)
-    if types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
-    column = _with_strangers(column, request.strangers)
-    kind = column.type
+    column, where = data.column(target), f'column "{target}" of "{name}"'
+    kind = column.type.value_type if types.is_dictionary(column.type) else column.type
     allowed = (types.is_string, types.is_large_string, types.is_integer, types.is_boolean)
     if not any(is_kind(kind) for is_kind in allowed):
+        raise _no_class(where, f"the type {kind}")
+    texts = texts_of(column, where)
+    if texts.null_count:
         raise DataError(
-            f'column "{target}" of "{name}" has the type {kind}; a target of classes is strings, '
-            "whole "
-            "numbers or true/false: choose another column, convert it, or learn numbers with "
-            "model.loss = "
-            '"squared_error"'
-        )
-    if column.null_count:
-        raise DataError(
-            f'column "{target}" of "{name}" has no label in row {_first_missing(column)} (counted '
-            "from 0): fill it in "
+            f"{where} has no label in row {_first_missing(texts)} (counted from 0): fill it in "
             "or drop the row"
         )
-    if known := request.labels:
-        if all(place < 0 for place in known.places(column.cast(pa.string()).unique().to_pylist())):
+    texts = _with_strangers(texts, request.strangers)
+    remarks.append(lookalikes(texts, where))
+    values, known = texts.dictionary.to_pylist(), request.labels
+    if known is None and (number := fraction(values)):
+        raise _no_class(where, f'numbers such as "{number}" (double)')
+    if known is not None:
+        if all(place < 0 for place in known.places(values)):
             raise DataError(
-                f'data.target: column "{target}" of "{name}" holds none of {known.setting}; name '
-                "the column to "
+                f"data.target: {where} holds none of {known.setting}; name the column to "
                 f"predict, or list its classes. The columns: {_listed(names)}"
             )
-        return _placed(column, known, target, name).astype(np.int64), len(known)
-    values, y = np.unique(column.to_numpy(), return_inverse=True)
+        return _placed(texts, known, where, remarks).astype(np.int64), len(known)
     if len(values) < 2:
         raise DataError(
-            f'column "{target}" of "{name}" holds the one value "{one_line(values[0])}": '
-            "at least 2 classes are needed"
+            f'{where} holds the one value "{one_line(values[0])}": at least 2 classes are needed'
         )
-    return y, len(values)
+    y, classes = numbers_of(texts, natural=True)
+    return y.astype(np.int64), classes
 
 
-def _with_strangers(column: pa.ChunkedArray, rows: Sequence[int]) -> pa.ChunkedArray:
-    """Return a column of labels in which these rows have one that no other row has, sorted before
-    all others.
+def _no_class(where: str, what: str) -> DataError:
+    return DataError(
+        f"{where} has {what}; a target of classes is strings, whole numbers or true/false: choose "
+        'another column, convert it, or learn numbers with model.loss = "squared_error"'
+    )
+
+
+def _with_strangers(labels: pa.DictionaryArray, rows: Sequence[int]) -> pa.DictionaryArray:
+    """Return labels of which these rows have one that no other row has, sorted before all
+    others.
     """
     if not rows:
-        return column
-    labels = column.to_pylist()
-    known = [label for label in labels if label is not None]
-    if types.is_integer(column.type):
-        stranger: object = min(known) - 1
-    else:
-        labels, stranger = [None if label is None else str(label) for label in labels], _STRANGER
+        return labels
+    texts = labels.to_pylist()
+    stranger = str(int(in_order(set(texts))[0]) - 1) if whole(set(texts)) else _STRANGER
     for row in rows:
-        labels[row] = stranger
-    return pa.chunked_array([pa.array(labels)])
+        texts[row] = stranger
+    return pa.array(texts).dictionary_encode()
 
 
-def _placed(column: pa.ChunkedArray, known: PublicList, title: str, name: str) -> np.ndarray:
+def _placed(
+    texts: pa.DictionaryArray, known: PublicList, where: str, remarks: list[str]
+) -> np.ndarray:
     """Return each value's place in the public list, float64 [D], NaN for none. Raises DataError for
     one outside.
     """
-    texts = column.cast(pa.string()).combine_chunks().dictionary_encode()
-    places = np.array([*known.places(texts.dictionary.to_pylist()), np.nan])
-    found: np.ndarray = places[texts.indices.fill_null(-1).to_numpy()]
+    values = texts.dictionary.to_pylist()
+    places = np.array([*known.places(values), np.nan])
+    found: np.ndarray = places[texts.indices.fill_null(-1).to_numpy(zero_copy_only=False)]
     if (outside := np.flatnonzero(found < 0)).size:
         row = int(outside[0])
-        raise known.refusal(texts[row].as_py(), row, f'column "{title}"', name)
+        raise known.refusal(texts[row].as_py(), row, where)
+    remarks.append(known.remark(values, where))
     return found
 
 
@@ -362,7 +435,7 @@ def _filled(column: pa.ChunkedArray, name: str, title: str) -> np.ndarray:
 
 
 def _features(
-    data: pa.Table, name: str, request: Request
+    data: pa.Table, name: str, request: Request, remarks: list[str]
 ) -> tuple[np.ndarray, tuple[int, ...] | None]:
     """Return features [D, F], and how many levels each column of categories has where the table
     wants encoding.
@@ -372,20 +445,25 @@ def _features(
     found, levels = [], []
     lists, categories = request.lists, request.data.category_columns
     refused = request.data.missing != "mean"
-    for column, values in zip(data.column_names, data.columns, strict=True):
+    for place, (column, values) in enumerate(zip(data.column_names, data.columns, strict=True)):
+        _check_heading(column, place, name)
+        where, count = f'column "{column}" of "{name}"', 0
+        if column in categories:
+            texts = texts_of(values, where)
+            remarks.append(lookalikes(texts, where))
         if known := lists.get(column):
-            codes, count = _placed(values, known, column, name), len(known)
+            codes, count = _placed(texts, known, where, remarks), len(known)
         elif column in categories:
-            codes, count = _ranked(values.cast(pa.string()))
+            codes, count = numbers_of(texts, natural=False)
         else:
-            codes, count = _numbers(values, name, column), 0
+            codes = _numbers(values, name, column)
         gaps = np.isnan(codes)
         if gaps.any() and refused:
             raise DataError(
-                f'column "{column}" of "{name}" has no value (nan) in row {int(np.argmax(gaps))} '
-                "(counted from 0), and "
-                f"in {int(gaps.sum())} of {len(gaps)} rows: fill them in or drop the "
-                'rows; without privacy.mode = "proved" also: data.missing = "mean"'
+                f"{where} has no value (nan) in row {int(np.argmax(gaps))} (counted from 0), and "
+                f"in {int(gaps.sum())} of {len(gaps)} rows: fill them in or drop the rows; "
+                'without privacy.mode = "proved" also: data.missing = "mean"'
+                f"{_NOT_A_GAP if column in categories else ''}"
             )
         found.append(codes)
         levels.append(count)
@@ -393,15 +471,19 @@ def _features(
     return np.stack(found, axis=1), None if plain else tuple(levels)
 
 
-def _ranked(column: pa.ChunkedArray) -> tuple[np.ndarray, int]:
-    """Return each value's place among the column's values in sorted order, NaN for none, and how
-    many there are.
-    """
-    found = column.combine_chunks()
-    texts = found if types.is_dictionary(found.type) else found.dictionary_encode()
-    order = pc.rank(texts.dictionary, "ascending", tiebreaker="dense").to_numpy() - 1
-    places = texts.indices.fill_null(-1).to_numpy()
-    return np.where(places < 0, np.nan, order[places].astype(np.float64)), len(order)
+def nameless(heading: str) -> bool:
+    """Return whether a column has no name but the one that a frame gives its row numbers."""
+    return _NAMELESS.fullmatch(heading) is not None
+
+
+def _check_heading(column: str, place: int, name: str) -> None:
+    """Refuse the row numbers of a frame, which it writes without a name: they may tell the label."""
+    if nameless(column):
+        raise DataError(
+            f'column {place} of "{name}" has no name ("{column}"), as a frame writes its row '
+            "numbers, from which a model would learn: delete the column (to_csv(index=False)), "
+            "give it a name, or leave it out of split.parties"
+        )
 
 
 def _numbers(column: pa.ChunkedArray, name: str, heading: str) -> np.ndarray:

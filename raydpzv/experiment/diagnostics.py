@@ -43,7 +43,7 @@ def warnings(experiment: Prepared, rows: Rows, failed: tuple[str, str]) -> list[
     spec = experiment.spec
     said = [spec.note] if spec.note else []
     late = never_reached(spec.method, spec.budget.updates) if spec.budget.updates else ()
-    found = [*said, *_unused(experiment), *late]
+    found = [*said, *experiment.remarks, *_unused(experiment), *late]
     found += _of_result(experiment, rows, failed)
     found += (
         _lateness(experiment, rows) if experiment.lateness_by_client else _overall_lateness(rows)

@@ -102,6 +102,7 @@ class PreparedHorizontal(Prepared):
     timing: Timing
     privacy: UserPrivacy | None = field(default=None, repr=False)
     unused: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
     lost: int = 0
     recorded: int = 0
 
@@ -400,7 +401,10 @@ def prepare_horizontal(spec: HorizontalScenario, secret: int | None = None) -> P
     """
     split, parts = shared_rows(spec.data, spec.split, spec.users, Key(spec.seed), spec.goal)
     privacy = user_privacy(spec, parts, secret)
-    found = PreparedHorizontal(spec, split, parts, timing(spec, spec.split.clients), privacy)
+    remarks = getattr(split.train, "remarks", ())  # generated rows have none
+    found = PreparedHorizontal(
+        spec, split, parts, timing(spec, spec.split.clients), privacy, remarks=remarks
+    )
     _check(found)
     return _with_engine(found)
 

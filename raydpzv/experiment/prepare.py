@@ -60,13 +60,15 @@ class Prepared(ABC):
     """A scenario of either kind with its data loaded and its parties ready. It answers for its
     kind.
 
-    timing: arrivals, delays and network; unused: the columns that no client holds. A wing holds
+    timing: arrivals, delays and network; unused: the columns that no client holds; remarks: what to
+    look at in the data's file, a sentence each. A wing holds
     what differs from what is said here.
     """
 
     spec: Any
     timing: Timing
     unused: tuple[str, ...]
+    remarks: tuple[str, ...]
 
     ledger_of_releases = False
     """Whether each pair of the ledger is a release that the rows record, too."""

@@ -63,6 +63,7 @@ class PreparedVertical(Prepared):
     numbers: np.ndarray
     unused: tuple[str, ...] = ()
     secret: int | None = field(default=None, repr=False)
+    remarks: tuple[str, ...] = ()
 
     ledger_of_releases = lateness_by_client = True
 
@@ -205,5 +206,14 @@ def prepare_vertical(
     unused = (*without_client(parts, train.features), *train.unused)
     numbers = np.arange(train.rows) if train.numbers is None else train.numbers
     return PreparedVertical(
-        server.spec, clients, server, parts, privacy, loaded.timing, numbers, unused, secret
+        server.spec,
+        clients,
+        server,
+        parts,
+        privacy,
+        loaded.timing,
+        numbers,
+        unused,
+        secret,
+        train.remarks,
     )

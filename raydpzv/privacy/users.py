@@ -59,7 +59,7 @@ class UserReleasePlan(UserMechanism, ReleasePlan):
     """A run with its length and its noise, planned or made. SpecError where it cannot be.
 
     users: U, those who have records; clip: C; group_rule: what k was read off the data by ("max",
-    "median"), if it was.
+    "median"), if it was: nothing is proved then.
     against: whose ε the target is. drawn: what of the records the program looked at when it shared
     them out among users, and takes as public, a clause; "" for nothing.
     """
@@ -137,10 +137,17 @@ class UserReleasePlan(UserMechanism, ReleasePlan):
             if self.late
             else ""
         )
-        read_off = self._read_off() if self.group_rule else ""
-        return tuple(
-            filter(None, ("that a user is on the list is public", self.drawn, read_off, late))
+        return tuple(filter(None, ("that a user is on the list is public", self.drawn, late)))
+
+    def premises(self) -> tuple[str, ...]:
+        if not self.group_rule:
+            return self.fitted
+        # one user's records move the rule's k, and with it how many of the others' are used
+        read_off = (
+            f"k = {self.group} is the {self.group_rule} of users' record counts, read off the data "
+            "(method.group); give a public number"
         )
+        return (*self.fitted, read_off)
 
     def calibration(self) -> str:
         sigma = f"σ = {figure(self.multiplier)}"
@@ -216,8 +223,6 @@ class UserReleasePlan(UserMechanism, ReleasePlan):
             note += (
                 f" By RDP, which holds for the discrete noise as it is, ε is {second} (add_remove)."
             )
-        if self.group_rule:
-            note += f" {self._read_off()}."
         if (
             self.weights == "records"
             and self.aggregation != "private_weights"
@@ -310,12 +315,6 @@ class UserReleasePlan(UserMechanism, ReleasePlan):
         return (
             f"No amplification, since {why}: a user takes part in at most {self.participations:,} "
             f"rounds, {basis}."
-        )
-
-    def _read_off(self) -> str:
-        return (
-            f"k = {self.group} ({self.group_rule} of users' records) is read off the data, which is"
-            " not charged"
         )
 
     @property

@@ -53,12 +53,15 @@ def new_command(options: NewCommand) -> None:
     proposal = Proposal(options.data, facts, predicted, shared, private, command)
     check(proposal)
     active = scenario_text(proposal, path, active=True)
-    prepare(parse(located(read_toml(active), path.parent), path.name))
+    remarks = prepare(parse(located(read_toml(active), path.parent), path.name)).remarks
     held_back = private and not options.public_from_data
     write_atomically(
         path, (scenario_text(proposal, path, active=False) if held_back else active).encode()
     )
-    for line in _next_steps(proposal, path, held_back):
+    for line in (
+        *(f"look at it: {remark}" for remark in remarks),
+        *_next_steps(proposal, path, held_back),
+    ):
         print(line)
 
 
@@ -116,9 +119,9 @@ def check(proposal: Proposal) -> None:
                     f'--parties: column "{column}" of "{name}" cannot be a feature of "{party}": '
                     f"{why}; leave it out"
                 )
-            if proposal.private and (missing := proposal.facts[column].missing):
+            if proposal.private and (gaps := proposal.facts[column].gaps):
                 raise DataError(
-                    f'--private: column "{column}" of "{name}" has {missing} empty cells, and what '
+                    f'--private: column "{column}" of "{name}" has {gaps}, and what '
                     "fills them in "
                     "would depend on other rows; fill them in, drop the rows or leave the column "
                     "out of --parties"
@@ -135,9 +138,7 @@ def _next_steps(proposal: Proposal, path: Path, held_back: bool) -> Iterator[str
     for party, columns in proposal.parties.items():
         yield f"{party}: {', '.join(columns)}"
     for column in proposal.unused:
-        why = column.unusable or (
-            proposal.private and column.missing and f"{column.missing} empty cells"
-        )
+        why = column.unusable or (proposal.private and column.gaps)
         yield f"not used: {one_line(column.name)}" + (f" ({why})" if why else "")
     yield from rare(proposal)
     yield f"written: {path}"

@@ -4,7 +4,7 @@ changes.
 Source: Kato et al. 2023, Algorithm 2, with one rate γ of Poisson batches for all silos. x <- x +
 η_g / S Σ_s Δ_s. Every step of DP-SGD moves a silo's model by -η/(γ n_s) (Σ clip_C(∇ℓ_i) + N(0,
 σ²C²)), n_s its records that are used. k = "max" is the record-level baseline; "max" and "median"
-are read off the data.
+are read off the data, and nothing is proved of them.
 """
 
 # S silos, d parameters, b records of a Poisson batch
@@ -42,8 +42,7 @@ class UldpGroupConfig(ReleasedOnGrid):
     """The method."""
     group: Annotated[int, Bounds(ge=1, le=10**6)] | Literal["max", "median"] = 8
     """Records of a user that are used, k: those of its silos in turn; or the most or the median of
-    users' numbers.
-    """
+    users' numbers, which are read off the data, so that no ε is proved."""
     rate: Annotated[float, Bounds(gt=0, le=1)] = 0.1
     """Rate γ with which each record is in a step's Poisson batch, one for all silos."""
     local_epochs: Annotated[int, Bounds(ge=1, le=1000)] = 1

@@ -93,3 +93,20 @@ def test_a_proposed_range_holds_the_values_and_is_not_much_wider(low, width):
     assert below - slack <= low
     assert high <= above + slack
     assert above - below <= 3 * (high - low) + slack + 2 * (low == high)
+
+
+def test_numbers_that_are_written_as_names_have_texts_for_values(tmp_path):
+    lines = ["code,ward,plain,region", "01, 1,1,EU", "1, 2,2,NA", "10, 1,1,AS", "1, 2,,EU"]
+    (tmp_path / "own.csv").write_text("\n".join(lines) + "\n")
+    found = column_facts(tmp_path / "own.csv")
+    assert found["code"].values == ("01", "1", "10")
+    assert (found["ward"].values, found["plain"].values) == ((1, 2), (1, 2)), "controls"
+    assert found["region"].gaps == '1 cell without a value, such as "NA"'
+    assert (found["plain"].gaps, found["ward"].gaps) == ("1 cell without a value", "")
+
+
+@pytest.mark.parametrize("heading", ["", "Unnamed: 0"])
+def test_a_column_without_a_name_is_unusable(tmp_path, heading):
+    (tmp_path / "own.csv").write_text(f"{heading},age\n0,3\n1,4\n")
+    found = column_facts(tmp_path / "own.csv")
+    assert [bool(column.unusable) for column in found.values()] == [True, False]

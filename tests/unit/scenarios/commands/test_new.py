@@ -283,3 +283,14 @@ def test_what_a_private_number_needs_is_marked_as_public(tmp_path, monkeypatch):
     assert call(*words, "--public-from-data", "--force").exit_code == 0
     run = raydpzv.run(raydpzv.load("own.toml", ["budget.updates=4"]))
     assert run.epsilon["epsilon"] == pytest.approx(1)
+
+
+def test_values_that_differ_by_blanks_are_named_before_they_are_classes(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rows = (f"{i}.5,{i * 7 % 13},{('yes', 'no', 'yes ')[i % 3]}" for i in range(60))
+    (tmp_path / "own.csv").write_text("\n".join(["weight,age,label", *rows]) + "\n")
+    done = call("new", "own", "--data", "own.csv")
+    assert done.exit_code == 0, done.output
+    assert 'look at it: column "label" of "own.csv" has "yes " in row 2 and "yes" in row 0' in (
+        " ".join(done.output.split())
+    )
