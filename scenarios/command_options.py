@@ -296,47 +296,7 @@ class JobOptions(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class KubePodOptions(Options):
-    """The pods of a RayJob of Kubernetes (`actors.kuberay.PodOptions`)."""
-
-    kuberay: bool = False
-    """Print the manifest of a RayJob (KubeRay) instead of submitting a job."""
-    image: str | None = None
-    """With --kuberay: image of the pods, with Ray and raydpzv."""
-    workers: Annotated[int | None, Option(min=1)] = None
-    """With --kuberay: pods that share the actors [default: 1]."""
-    cpus: Annotated[int | None, Option(min=1)] = None
-    """With --kuberay: CPUs for "auto" shares [default: one for each actor]."""
-    memory: Annotated[int | None, Option(min=4)] = None
-    """With --kuberay: GiB of each pod [default: from the plan, which reads the data]."""
-    ray_version: str | None = None
-    """With --kuberay: Ray's version in the image [default: the one here]."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ManifestOptions(KubePodOptions):
-    """A RayJob of Kubernetes: its pods, and the job (`actors.kuberay.RayJobOptions`)."""
-
-    claim: str | None = None
-    """With --kuberay: persistent volume claim for the run folder; optional with --storage."""
-    name: str | None = None
-    """With --kuberay: name of the job and its run folder [default: SCENARIO-SEED]."""
-    retries: Annotated[int | None, Option(min=0)] = None
-    """With --kuberay: retries of a failed job [default: 3, or 0 if it cannot resume]."""
-    keep: Annotated[int | None, Option(min=0)] = None
-    """With --kuberay: seconds until the pods are removed [default: 600]."""
-    deadline: Annotated[int | None, Option(min=1)] = None
-    """With --kuberay: seconds per attempt [default: no limit]."""
-    no_token: bool = False
-    """With --kuberay: open the cluster's ports to everybody."""
-    suspend: bool = False
-    """With --kuberay: let a queue start the job."""
-    queue: str | None = None
-    """With --kuberay: the queue (Kueue) that starts the job."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class SubmitCommand(SettingChanges, ManifestOptions, JobOptions):
+class SubmitCommand(SettingChanges, JobOptions):
     """Run a scenario as a job of a Ray cluster: submit, show its log, download its run folder, exit
     with its status.
     """

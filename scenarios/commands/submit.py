@@ -8,7 +8,6 @@ import json
 import secrets
 import shlex
 import sys
-from dataclasses import fields
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -22,7 +21,7 @@ from raydpzv.errors import InputError, RaydpzvError, RunError, SpecError
 from raydpzv.storage.download import check_free, stored_kind
 from raydpzv.storage.filesystem import check_uri
 from scenarios import screen
-from scenarios.command_options import JobOptions, ManifestOptions, Options, SubmitCommand
+from scenarios.command_options import SubmitCommand
 from scenarios.exit_codes import STOPPED
 from scenarios.options import chosen_logs, output_folder
 from scenarios.storage_options import fetched
@@ -40,18 +39,7 @@ _REFUSED = 2
 
 
 def submit_command(options: SubmitCommand) -> None:
-    """Submit a run or print its manifest, or come back to a job that was submitted before."""
-    if options.kuberay:
-        _refuse_typed(
-            options, JobOptions, "with a cluster that is there, not with --kuberay; leave it out"
-        )
-        if options.scenario is None:
-            raise SpecError("submit: wanted a SCENARIO to run, got none; give one")
-        from scenarios.kuberay_manifest import show
-
-        show(options.scenario, options)
-        return
-    _refuse_typed(options, ManifestOptions, "with --kuberay; give both, or leave it out")
+    """Submit a run, or come back to a job that was submitted before."""
     if (options.scenario is None) == (options.job is None):
         raise SpecError(
             "submit: wanted a SCENARIO to run, or --job ID of one submitted before; give one of "
@@ -65,13 +53,6 @@ def submit_command(options: SubmitCommand) -> None:
         submit_run(options.scenario, options)
     elif options.job is not None:
         rejoin(options.job, options)
-
-
-def _refuse_typed(options: SubmitCommand, group: type[Options], why: str) -> None:
-    names = {field.name for field in fields(group)} - {"project"}
-    for name, _ in options.typed():
-        if name in names:
-            raise SpecError(f"--{name.replace('_', '-')}: goes {why}")
 
 
 def submit_run(scenario: str, options: SubmitCommand) -> None:

@@ -5,25 +5,19 @@ has a real one.
 import os
 import shlex
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-import yaml
 from typer.testing import CliRunner
 
 from actors.job_server import JobEnd
 from actors.project_package import package_folder
-from raydpzv.errors import RunError, SpecError
+from raydpzv.errors import RunError
 from scenarios.cli import app
-from scenarios.kuberay_manifest import check_words
-from tests.helpers.rayjob_schema import errors
 
 pytest.importorskip("ray")
 ROOT = Path(__file__).parents[3]
 SMALL = ["--set", "budget.updates=4", "--set", "model.engine=torch"]
-POD = ("--image", "registry.example/raydpzv:1", "--claim", "runs")
 
 
 class Cluster:
@@ -168,7 +162,6 @@ def test_data_outside_the_project_keep_their_path_with_a_note(cluster, tmp_path)
 
 
 KEPT = ("--storage", "file:///shared/x")
-MANIFEST = ("vafl", "--kuberay", *POD)
 
 
 @pytest.mark.parametrize(
@@ -190,30 +183,10 @@ MANIFEST = ("vafl", "--kuberay", *POD)
         (["vafl", "--storage", "runs/x"], "--storage: wanted the URI of a folder"),
         (["--job", "x", "--storage", "s3://a/b"], "--storage: is what a job is submitted with"),
         (["--job", "other"], "was not submitted by raydpzv submit"),
-        (
-            ["vafl", "--kuberay", "--image", "x", "--storage", "x"],
-            "--storage: wanted the URI of a folder",
-        ),
-        (
-            ["vafl", "--kuberay", "--image", "x", "--storage", "file:///x"],
-            "lies on the disk of a pod, which goes with",
-        ),
         (["vafl", *KEPT, "--out", "full"], "full: is there already"),
         (["vafl", "--out", "x", "--no-fetch"], "--out: is the folder to download to"),
         (["vafl", *KEPT, "--project", "none"], "--project: wanted a folder, got none"),
         (["vafl", *KEPT, "--log", "gelf"], 'unknown log "gelf"'),
-        ([*MANIFEST, "--log", "gelf"], 'unknown log "gelf"'),
-        (["vafl", "--kuberay"], "--image: wanted the image of the pods"),
-        (["vafl", "--kuberay", "--image", "x"], "--claim: wanted a persistent volume claim"),
-        ([*MANIFEST, "--address", "http://x"], "--address: goes with a cluster that is there"),
-        ([*MANIFEST, "--no-wait"], "--no-wait: goes with a cluster that is there"),
-        (["--kuberay", *POD], "wanted a SCENARIO to run, got none"),
-        (["vafl", "--no-token"], "--no-token: goes with --kuberay"),
-        (["vafl", "--ray-version", "2.60.0"], "--ray-version: goes with --kuberay"),
-        ([*MANIFEST, "--name", "Vafl"], "--name: wanted at most 47 characters"),
-        ([*MANIFEST, "--workers", "0"], "--workers"),
-        ([*MANIFEST, "--set", "resources.client_gpus=1.5"], "must be a whole number"),
-        (["digits_decomfl", "--kuberay", *POD], 'resources.hosts: wanted a number, got "auto"'),
         (["vafl", "--stop"], "--stop: goes with --job ID"),
         ([], "wanted a SCENARIO to run, or --job ID"),
         (["vafl", "--job", "x"], "wanted a SCENARIO to run, or --job ID"),
@@ -282,191 +255,3 @@ def test_a_job_can_be_left_and_stopped(cluster, tmp_path):
     (job,) = cluster.jobs
     stopped = submit("--job", job, "--stop")
     assert (stopped.exit_code, "ended with 130: stopped" in stopped.stderr) == (130, True)
-
-
-def documents(*words):
-    done = submit(*words, "--kuberay", *POD)
-    assert done.exit_code == 0, done.output
-    return list(yaml.safe_load_all(done.stdout)), done.stderr
-
-
-def test_a_manifest_runs_a_scenario_of_the_program(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (job,), _ = documents("vafl", "--seed", 3, "--set", "method.lr=0.2", "--quiet", "--log", "csv")
-    assert errors(job) == []
-    assert job["metadata"]["name"] == "vafl-3"
-    assert "object-store-memory" in job["spec"]["rayClusterSpec"]["headGroupSpec"]["rayStartParams"]
-    # where memory is given, the data need not be here
-    ((other,), _) = documents("mnist_dpzv", "--set", "data.folder=/nowhere", "--memory", "12")
-    assert (
-        "object-store-memory"
-        not in other["spec"]["rayClusterSpec"]["headGroupSpec"]["rayStartParams"]
-    )
-    assert shlex.split(job["spec"]["entrypoint"]) == [
-        "python",
-        "-m",
-        "raydpzv",
-        "run",
-        "vafl",
-        "--runner",
-        "ray",
-        "--or-resume",
-        "--quiet",
-        "--set",
-        "method.lr=0.2",
-        "--set",
-        "seed=3",
-        "--log",
-        "csv",
-        "--out",
-        "/raydpzv/vafl-3",
-    ]
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_without_pyyaml_it_says_what_to_install(monkeypatch):
-    monkeypatch.setitem(sys.modules, "yaml", None)
-    done = submit("vafl", "--kuberay", *POD)
-    assert (
-        done.exit_code,
-        "PyYAML is not installed: pip install 'raydpzv[ray]'" in done.stderr,
-    ) == (2, True)
-
-
-def test_the_page_of_a_manifest_can_be_typed(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    lines = (ROOT / "docs" / "cluster.md").read_text().splitlines()
-    lines = [line for line in lines if line.startswith("raydpzv submit ") and "--kuberay" in line]
-    assert len(lines) == 2
-    for line in lines:
-        command, _, file = line.removeprefix("raydpzv ").partition(" > ")
-        assert file == "job.yaml"
-        done = CliRunner().invoke(app, shlex.split(command))
-        assert done.exit_code == 0, done.output
-        (job,) = yaml.safe_load_all(done.stdout)
-        assert errors(job) == []
-
-
-def test_with_a_storage_a_manifest_needs_no_claim_and_its_run_is_there():
-    words = ("vafl", "--kuberay", *POD[:2], "--storage", "s3://bucket/runs/vafl")
-    (job,) = yaml.safe_load_all(submit(*words).stdout)
-    assert errors(job) == []
-    assert shlex.split(job["spec"]["entrypoint"])[-5:] == [
-        "--or-resume",
-        "--storage",
-        "s3://bucket/runs/vafl",
-        "--out",
-        "/tmp/raydpzv/vafl-0",
-    ]
-    head = job["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]
-    assert "volumes" not in head
-    assert "volumeMounts" not in head["containers"][0]
-    assert job["spec"]["backoffLimit"] == 3
-    (both,) = yaml.safe_load_all(submit(*words, *POD[2:]).stdout)
-    assert shlex.split(both["spec"]["entrypoint"])[-1] == "/raydpzv/vafl-0"
-
-
-WALL, STORED = "clock.kind=wall", ("--storage", "s3://bucket/runs", "--memory", "4")
-NOISE = ("privacy.mode=paper", "privacy.sigma=1.0", "privacy.clip=1.0", "privacy.delta=1e-4")
-
-
-@pytest.mark.parametrize(
-    ("scenario", "changes", "more", "retries"),
-    [
-        ("vafl", (WALL, *NOISE), POD[2:], 0),
-        ("vafl", (WALL, *NOISE), (*POD[2:], "--retries", "2"), 2),
-        ("vafl", NOISE, POD[2:], 3),
-        ("vafl", (WALL,), POD[2:], 3),
-        ("vafl", (WALL, "method.max_delay=3"), POD[2:], 0),
-        ("digits_dpzv", (WALL,), POD[2:], 3),
-        ("digits_dpzv", (), STORED, 0),
-        ("digits_dpzv", (WALL,), STORED, 0),
-        ("digits_dpzv", (WALL,), (*STORED, *POD[2:]), 3),
-        ("digits_dpzv", (WALL,), (*STORED, "--retries", "2"), 2),
-        ("digits_dpzv", (WALL, "privacy.mode=none"), STORED, 3),
-        ("decomfl_async", (WALL, "resources.hosts=2"), STORED, 3),
-    ],
-)
-def test_a_job_is_retried_only_if_its_run_can_resume(scenario, changes, more, retries):
-    words = (scenario, *(w for change in changes for w in ("--set", change)), *more)
-    (job,) = yaml.safe_load_all(submit(*words, "--kuberay", *POD[:2]).stdout)
-    assert job["spec"]["backoffLimit"] == retries
-
-
-def test_a_scenario_of_ones_own_travels_in_the_manifest(tmp_path):
-    own_scenario(tmp_path / "0_My Study.toml", "own.csv")
-    own_table(tmp_path / "own.csv")
-    (config, job), said = documents(tmp_path / "0_My Study.toml")
-    assert errors(job) == []
-    assert job["metadata"]["name"] == "run-0-my-study-0"
-    assert config["data"] == {"scenario.toml": (tmp_path / "0_My Study.toml").read_text()}
-    head = job["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]
-    (volume,) = [v for v in head["volumes"] if v["name"] == "scenario"]
-    assert volume["configMap"]["name"] == config["metadata"]["name"] == "run-0-my-study-0-scenario"
-    (mount,) = [m for m in head["containers"][0]["volumeMounts"] if m["name"] == "scenario"]
-    assert (mount["mountPath"], mount["readOnly"]) == ("/etc/raydpzv", True)
-    words = shlex.split(job["spec"]["entrypoint"])
-    assert words[4] == "/etc/raydpzv/scenario.toml"
-    assert f'data.file="{tmp_path}/own.csv"' in words
-    assert f"note: data.file: the image, or the claim, must have {tmp_path}/own.csv" in said
-
-
-AS_IT_STANDS = [
-    'data.file="/a b/c.csv"',
-    "model.hidden=[8,4]",
-    "method.lr_at=[[4, 0.5]]",
-    'data.target="#"',
-    "title='a title'",
-    "x=~",
-]
-CHANGED = [
-    "data.target='y'",
-    "data.target='it is'$x",
-    'data.file="/a$HOME/c"',
-    'data.target="a;b"',
-    "x=(1)",
-    "title=it's",
-    'data.target="a\\tb"',
-    'data.target="`id`"',
-    "x=a\nb",
-    "x=a&b",
-    "x=<b",
-]
-
-
-def read_once_more(words):
-    """What reaches the run where `ray job submit` gives a shell these words as Windows reads
-    them.
-    """
-    line = subprocess.list2cmdline(
-        [sys.executable, "-c", "import sys; print(sys.argv[1:])", *words]
-    )
-    return subprocess.run(
-        line, shell=True, text=True, capture_output=True, check=False, cwd=ROOT
-    ).stdout.strip()
-
-
-@pytest.mark.parametrize("word", AS_IT_STANDS)
-def test_a_setting_that_an_older_ray_hands_on_as_it_is_is_taken(word):
-    words = ["python", word, "--out", "/raydpzv/x"]
-    check_words(words, "2.59.0")
-    assert read_once_more(words) == repr(words)
-
-
-@pytest.mark.parametrize("word", CHANGED)
-def test_a_setting_that_an_older_rays_submission_would_change_is_refused(word):
-    words = ["python", word, "--out", "/raydpzv/x"]
-    check_words(words, "2.60.0")
-    with pytest.raises(
-        SpecError, match=r"the `ray job submit` of Ray 2\.59\.0 hands this to a shell"
-    ):
-        check_words(words, "2.59.0")
-    assert read_once_more(words) != repr(words)
-
-
-def test_a_manifest_for_an_older_ray_asks_for_settings_that_reach_the_run():
-    words = ("vafl", "--kuberay", *POD, "--set", "title='a $title'")
-    assert submit(*words, "--ray-version", "2.60.0").exit_code == 0
-    done = submit(*words, "--ray-version", "2.52.1")
-    assert done.exit_code == 2
-    assert "title='a $title': the `ray job submit` of Ray 2.52.1" in done.stderr
