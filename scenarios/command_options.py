@@ -7,10 +7,10 @@ imported when it runs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from typer import Argument, Option
 
@@ -31,19 +31,12 @@ from scenarios.options import (
     Verbose,
     comparable_names,
     grid_names,
-    scenario_names,
 )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
     """Options of a command."""
-
-    def typed(self) -> Iterator[tuple[str, Any]]:
-        """Yield the name and value of each option that differs from its default."""
-        for field in fields(self):
-            if (value := getattr(self, field.name)) != field.default:
-                yield field.name, value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -270,54 +263,6 @@ class FetchCommand(Options):
     """URI of a storage."""
     folder: Annotated[Path, Argument()]
     """Folder to write: a new or an empty one."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class JobOptions(Options):
-    """The cluster, its job, and the run folder on the cluster and here."""
-
-    address: str | None = None
-    """HTTP address of the cluster's dashboard [default: RAY_API_SERVER_ADDRESS, RAY_ADDRESS, or
-    http://127.0.0.1:8265]."""
-    project: Path = Path()
-    """Folder to pack and to run in; .gitignore and .rayignore exclude files."""
-    there: str | None = None
-    """Run folder on the cluster, for a disk that lasts [default: ~/raydpzv/JOB on the head]."""
-    out: Path | None = None
-    """With --storage: folder here to download to [default: runs/SCENARIO-...]"""
-    no_fetch: bool = False
-    """Download nothing."""
-    no_wait: bool = False
-    """Submit and leave; --job comes back to it."""
-    job: str | None = None
-    """A job submitted before, to follow and to download, instead of a scenario."""
-    stop: bool = False
-    """With --job: stop it."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class SubmitCommand(SettingChanges, JobOptions):
-    """Run a scenario as a job of a Ray cluster: submit, show its log, download its run folder, exit
-    with its status.
-    """
-
-    scenario: Annotated[str | None, Argument(autocompletion=scenario_names)] = None
-    """A scenario, by name (see `raydpzv list`) or as a TOML file in the packed folder."""
-    storage: Storage = None
-    log: Log = None
-    quiet: Quiet = False
-    explain: Explain = False
-    verbose: Verbose = False
-
-    def run_words(self, scenario: str, data: Sequence[str]) -> list[str]:
-        """Return the job's command line without its --out; data: changed settings that say where
-        the data are.
-        """
-        words = ["python", "-m", "raydpzv", "run", scenario, "--runner", "ray", "--or-resume"]
-        words += [f"--{name}" for name in ("quiet", "explain", "verbose") if getattr(self, name)]
-        words += [word for change in [*self.changes, *data] for word in ("--set", change)]
-        words += ["--log", self.log] if self.log is not None else []
-        return words + (["--storage", self.storage] if self.storage is not None else [])
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -30,6 +30,7 @@ ELSEWHERE = {
     ("CONTRIBUTING.md", "python"): "integration/local/test_contributing.py",
     ("README.md", "mkdir -p runs"): "integration/cli/test_readme.py",
     ("README.md", "python"): "integration/ray/test_readme.py",
+    ("docs/cluster.md", "python"): "integration/ray/test_job.py",
     ("docs/cluster.md", "sh"): "integration/ray/test_job.py",
     ("docs/cluster.md", "yaml"): "integration/cli/test_rayjob.py",
     ("docs/tune.md", "python"): "integration/ray/test_tune_page.py",
