@@ -23,6 +23,9 @@ _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 have click's.
 """
 
+_GONE = {"submit": "use `ray job submit`, see docs/cluster.md"}
+"""Commands of before, and what to use instead."""
+
 
 class CommandGroup(TyperGroup):
     """Says in one line what is wrong with a command line, and ends with status 2."""
@@ -48,6 +51,9 @@ class CommandGroup(TyperGroup):
                     "rename the file"
                 )
                 sys.exit(2)
+        if given and given[0] in _GONE:
+            complain(f"{given[0]}: is no command any more; {_GONE[given[0]]}")
+            sys.exit(2)
         if given[:1] == ["tune"] and any(word.split("=")[0] == "--space" for word in given):
             complain("note: `tune SCENARIO --space FILE` is `search SCENARIO --space FILE` now")
             given[0] = "search"
@@ -101,7 +107,6 @@ COMMANDS: dict[str, type[options.Options]] = {
     "check": options.CheckCommand,
     "resume": options.ResumeCommand,
     "fetch": options.FetchCommand,
-    "submit": options.SubmitCommand,
     "replay": options.ReplayCommand,
     "step": options.StepCommand,
     "export": options.ExportCommand,

@@ -7,10 +7,10 @@ imported when it runs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from typer import Argument, Option
 
@@ -31,19 +31,12 @@ from scenarios.options import (
     Verbose,
     comparable_names,
     grid_names,
-    scenario_names,
 )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
     """Options of a command."""
-
-    def typed(self) -> Iterator[tuple[str, Any]]:
-        """Yield the name and value of each option that differs from its default."""
-        for field in fields(self):
-            if (value := getattr(self, field.name)) != field.default:
-                yield field.name, value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -270,94 +263,6 @@ class FetchCommand(Options):
     """URI of a storage."""
     folder: Annotated[Path, Argument()]
     """Folder to write: a new or an empty one."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class JobOptions(Options):
-    """The cluster, its job, and the run folder on the cluster and here."""
-
-    address: str | None = None
-    """HTTP address of the cluster's dashboard [default: RAY_API_SERVER_ADDRESS, RAY_ADDRESS, or
-    http://127.0.0.1:8265]."""
-    project: Path = Path()
-    """Folder to pack and to run in; .gitignore and .rayignore exclude files."""
-    there: str | None = None
-    """Run folder on the cluster, for a disk that lasts [default: ~/raydpzv/JOB on the head]."""
-    out: Path | None = None
-    """With --storage: folder here to download to [default: runs/SCENARIO-...]"""
-    no_fetch: bool = False
-    """Download nothing."""
-    no_wait: bool = False
-    """Submit and leave; --job comes back to it."""
-    job: str | None = None
-    """A job submitted before, to follow and to download, instead of a scenario."""
-    stop: bool = False
-    """With --job: stop it."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class KubePodOptions(Options):
-    """The pods of a RayJob of Kubernetes (`actors.kuberay.PodOptions`)."""
-
-    kuberay: bool = False
-    """Print the manifest of a RayJob (KubeRay) instead of submitting a job."""
-    image: str | None = None
-    """With --kuberay: image of the pods, with Ray and raydpzv."""
-    workers: Annotated[int | None, Option(min=1)] = None
-    """With --kuberay: pods that share the actors [default: 1]."""
-    cpus: Annotated[int | None, Option(min=1)] = None
-    """With --kuberay: CPUs for "auto" shares [default: one for each actor]."""
-    memory: Annotated[int | None, Option(min=4)] = None
-    """With --kuberay: GiB of each pod [default: from the plan, which reads the data]."""
-    ray_version: str | None = None
-    """With --kuberay: Ray's version in the image [default: the one here]."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ManifestOptions(KubePodOptions):
-    """A RayJob of Kubernetes: its pods, and the job (`actors.kuberay.RayJobOptions`)."""
-
-    claim: str | None = None
-    """With --kuberay: persistent volume claim for the run folder; optional with --storage."""
-    name: str | None = None
-    """With --kuberay: name of the job and its run folder [default: SCENARIO-SEED]."""
-    retries: Annotated[int | None, Option(min=0)] = None
-    """With --kuberay: retries of a failed job [default: 3, or 0 if it cannot resume]."""
-    keep: Annotated[int | None, Option(min=0)] = None
-    """With --kuberay: seconds until the pods are removed [default: 600]."""
-    deadline: Annotated[int | None, Option(min=1)] = None
-    """With --kuberay: seconds per attempt [default: no limit]."""
-    no_token: bool = False
-    """With --kuberay: open the cluster's ports to everybody."""
-    suspend: bool = False
-    """With --kuberay: let a queue start the job."""
-    queue: str | None = None
-    """With --kuberay: the queue (Kueue) that starts the job."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class SubmitCommand(SettingChanges, ManifestOptions, JobOptions):
-    """Run a scenario as a job of a Ray cluster: submit, show its log, download its run folder, exit
-    with its status.
-    """
-
-    scenario: Annotated[str | None, Argument(autocompletion=scenario_names)] = None
-    """A scenario, by name (see `raydpzv list`) or as a TOML file in the packed folder."""
-    storage: Storage = None
-    log: Log = None
-    quiet: Quiet = False
-    explain: Explain = False
-    verbose: Verbose = False
-
-    def run_words(self, scenario: str, data: Sequence[str]) -> list[str]:
-        """Return the job's command line without its --out; data: changed settings that say where
-        the data are.
-        """
-        words = ["python", "-m", "raydpzv", "run", scenario, "--runner", "ray", "--or-resume"]
-        words += [f"--{name}" for name in ("quiet", "explain", "verbose") if getattr(self, name)]
-        words += [word for change in [*self.changes, *data] for word in ("--set", change)]
-        words += ["--log", self.log] if self.log is not None else []
-        return words + (["--storage", self.storage] if self.storage is not None else [])
 
 
 @dataclass(frozen=True, kw_only=True)

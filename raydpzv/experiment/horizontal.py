@@ -168,13 +168,13 @@ class PreparedHorizontal(Prepared):
         """Bytes of the data that actors are given: all rows, and which client holds each."""
         return self.split.train.nbytes + self.split.test.nbytes + self.parts.nbytes
 
-    def object_store_bytes(self, actors: int | None = None) -> int:
+    def object_store_bytes(self) -> int:
         if self.user_parts is None:
             return self.nbytes
         # hosts that get their own rows alone get a copy each of the held-out ones
         hosts = self.spec.resources.hosts
         here = (os.cpu_count() or 1) if hosts == "auto" else hosts
-        copies = min(self.parts.clients, here if actors is None else actors)
+        copies = min(self.parts.clients, here)
         return self.nbytes + (copies - 1) * (self.split.test.nbytes + self.parts.nbytes)
 
     @cached_property

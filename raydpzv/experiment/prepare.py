@@ -177,12 +177,8 @@ class Prepared(ABC):
         """Bytes of each client's own data, if its actor keeps a copy of them."""
         return ()
 
-    def object_store_bytes(self, actors: int | None = None) -> int:
-        """Return the bytes of the data in the object store, once per machine.
-
-        actors: how many hold clients; None: as many as [resources] says, on a cluster of this
-        machine alone.
-        """
+    def object_store_bytes(self) -> int:
+        """Return the bytes of the data in this machine's object store."""
         return self.nbytes
 
     @property

@@ -1,4 +1,4 @@
-"""The fields of KubeRay's RayJob (ray.io/v1) that the program writes, by name, type and which must
+"""The fields of KubeRay's RayJob (ray.io/v1) that the cluster page uses, by name, type and which must
 be there.
 
 As KubeRay's API reference of v1.7.0 and Kubernetes' of Pod describe them; any other field fails
@@ -43,7 +43,6 @@ class _Resources(_Fields):
 class _Mount(_Fields):
     name: str
     mountPath: str
-    readOnly: bool = False
 
 
 class _Container(_Fields):
@@ -57,14 +56,9 @@ class _Claim(_Fields):
     claimName: str
 
 
-class _ConfigMap(_Fields):
-    name: str
-
-
 class _Volume(_Fields):
     name: str
     persistentVolumeClaim: _Claim | None = None
-    configMap: _ConfigMap | None = None
 
 
 class _Pod(_Fields):
@@ -86,7 +80,6 @@ class _Workers(_Head):
     replicas: int = 0
     minReplicas: int
     maxReplicas: int
-    labels: dict[str, str] = {}
 
 
 class _Authentication(_Fields):
@@ -101,15 +94,10 @@ class _Cluster(_Fields):
 
 
 class _Spec(_Fields):
-    submissionMode: Literal["K8sJobMode", "HTTPMode", "InteractiveMode", "SidecarMode"] = (
-        "K8sJobMode"
-    )
     entrypoint: str
     shutdownAfterJobFinishes: bool = False
     ttlSecondsAfterFinished: int = 0
     backoffLimit: int = 0
-    activeDeadlineSeconds: int | None = None
-    suspend: bool = False
     rayClusterSpec: _Cluster
 
 

@@ -30,7 +30,6 @@ def test_the_version():
         ["compare"],
         ["privacy"],
         ["resume"],
-        ["submit"],
         ["replay"],
         ["report"],
         ["list"],
@@ -102,6 +101,7 @@ def test_names_of_scenarios_are_completed():
         (("replay", "/dev/null"), "not a run folder"),
         (("replay", "x", "--at", "1e3"), "--at"),
         (("nothing",), "No such command"),
+        (("submit", "digits_dpzv"), "use `ray job submit`, see docs/cluster.md"),
         (("run", "digits_dpzv", "--nothing"), "see: raydpzv run --help"),
     ],
 )

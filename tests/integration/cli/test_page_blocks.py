@@ -30,7 +30,9 @@ ELSEWHERE = {
     ("CONTRIBUTING.md", "python"): "integration/local/test_contributing.py",
     ("README.md", "mkdir -p runs"): "integration/cli/test_readme.py",
     ("README.md", "python"): "integration/ray/test_readme.py",
+    ("docs/cluster.md", "python"): "integration/ray/test_job.py",
     ("docs/cluster.md", "sh"): "integration/ray/test_job.py",
+    ("docs/cluster.md", "yaml"): "integration/cli/test_rayjob.py",
     ("docs/tune.md", "python"): "integration/ray/test_tune_page.py",
     ("docs/tune.md", "sh"): "integration/ray/test_tune_page.py",
     ("docs/watching.md", "python"): "integration/local/test_watching_page.py",
@@ -185,7 +187,12 @@ def test_every_toml_block_has_settings_that_exist(page):
 
 
 def test_every_block_with_a_language_has_one_that_is_tested():
-    assert {block.language for page in PAGES for block in blocks(page)} == {"sh", "python", "toml"}
+    assert {block.language for page in PAGES for block in blocks(page)} == {
+        "sh",
+        "python",
+        "toml",
+        "yaml",
+    }
 
 
 def test_blocks_that_run_elsewhere_have_their_test_and_exist():

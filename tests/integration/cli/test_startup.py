@@ -39,7 +39,7 @@ main()
         (("--version",), EVERYTHING),
         (("run", "--help"), EVERYTHING),
         (("compare", "--help"), EVERYTHING),
-        (("submit", "--help"), EVERYTHING),
+        (("resume", "--help"), EVERYTHING),
         (("new", "--help"), EVERYTHING),
         (("search", "--help"), EVERYTHING),
         (("list",), EVERYTHING),

@@ -1,10 +1,12 @@
+"""The commands of cluster.md, on real Ray heads with and without a token."""
+
 from __future__ import annotations
 
 import json
 import os
 import re
 import secrets
-import signal
+import shlex
 import subprocess
 import sys
 import time
@@ -21,8 +23,19 @@ from tests.helpers.commands import call
 from tests.helpers.ray_heads import BIN, family, free_port, kill, ray_head
 
 ROOT = Path(__file__).parents[3]
+PAGE = (ROOT / "docs" / "cluster.md").read_text()
+SECTION = PAGE.partition("## Submit a job")[2].partition("\n## ")[0]
 
-pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+def blocks(language):
+    return re.findall(rf"(?ms)^```{language}\n(.*?)^```$", SECTION)
+
+
+def commands():
+    """The section's commands: set the token, submit, download, stop."""
+    return [line for block in blocks("sh") for line in block.replace("\\\n", " ").splitlines()]
 
 
 def answers(url: str) -> bool:
@@ -35,15 +48,50 @@ def answers(url: str) -> bool:
     return True
 
 
+class Head:
+    """A cluster's addresses, its first process, and its token ("": it wants none)."""
+
+    def __init__(self, port, dashboard, token):
+        self.address, self.url, self.token = f"127.0.0.1:{port}", dashboard, token
+        self.process = None
+
+    def start(self, command, folder, **here):
+        """Start one of the page's commands as a user would; here: what stands for its names."""
+        known = {"http://head:8265": self.url, **here}
+        for name, value in known.items():
+            command = command.replace(name, value)
+        if self.token:
+            command = f"{commands()[0].replace('...', self.token)}\n{command}"
+        return subprocess.Popen(
+            ["bash", "-ec", command],
+            env=without_token(),
+            cwd=folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def do(self, command, folder, **here):
+        with self.start(command, folder, **here) as process:
+            said, _ = process.communicate()
+        assert process.returncode == 0, said
+        return said
+
+
+def without_token():
+    known = {name: value for name, value in os.environ.items() if "RAY_AUTH" not in name}
+    return {**known, "PATH": f"{BIN}:{os.environ['PATH']}"}
+
+
 @contextmanager
-def started_head():
-    """A Ray head with a token and a dashboard of its own, and its process."""
+def started_head(*, token):
+    """A Ray head with a dashboard of its own."""
     port, dashboard, agent = free_port(), free_port(), free_port()
-    token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
-    environment = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}", **token}
-    url = f"http://127.0.0.1:{dashboard}"
+    found = Head(port, f"http://127.0.0.1:{dashboard}", secrets.token_hex(32) if token else "")
+    environment = without_token() | {"RAY_AUTH_MODE": "token" if token else "disabled"}
+    environment |= {"RAY_AUTH_TOKEN": found.token} if token else {}
     # jobs are taken by the dashboard and started by the agent: both must be up
-    ready = (f"{url}/api/version", f"http://127.0.0.1:{agent}/api/local_raylet_healthz")
+    ready = (f"{found.url}/api/version", f"http://127.0.0.1:{agent}/api/local_raylet_healthz")
     options = {
         "port": port,
         "num_cpus": 2,
@@ -51,39 +99,71 @@ def started_head():
         "dashboard_host": "127.0.0.1",
     }
     options |= {"dashboard_port": dashboard, "dashboard_agent_listen_port": agent}
-    with ray_head(environment, lambda: all(map(answers, ready)), **options) as process:
-        yield (url, f"127.0.0.1:{port}", environment), process
+    with ray_head(environment, lambda: all(map(answers, ready)), **options) as found.process:
+        yield found
+
+
+@pytest.fixture(scope="module", params=["token", "open"])
+def either_head(request):
+    with started_head(token=request.param == "token") as found:
+        yield found
 
 
 @pytest.fixture(scope="module")
 def head():
-    with started_head() as (found, _):
+    with started_head(token=True) as found:
         yield found
 
 
-def test_a_submitted_job_runs_on_the_cluster_uninstalled(head, tmp_path):
-    url, address, environment = head
-    out = tmp_path / "run"
-    lines = (ROOT / "docs" / "cluster.md").read_text().splitlines()
-    (line,) = [line for line in lines if line.startswith("ray job submit ")]
-    here = {".": str(ROOT), "/shared/digits": str(out)}
-    command = [str(BIN / "ray"), *(here.get(word, word) for word in line.split()[1:])]
-    assert set(here.values()) <= set(command)
-    command[3:3] = ["--address", url]
-    # the copy that a cluster gets has no compiled kernels: making those of the compiled engine is
-    # half of this work, and of what is compiled in an empty cache tests/integration/compiled tells
-    command += ["--set", "model.engine=torch"]
-    command += ["--json", "--set", "budget.updates=40", "--set", "resources.client_actors=0"]
-    how = {"cwd": tmp_path, "capture_output": True, "text": True, "check": False}
-    result = subprocess.run(command, env=environment, **how)
-    assert result.returncode == 0, result.stdout + result.stderr
-    assert '"updates": 40' in result.stdout
-    assert (out / "summary.json").exists()
-    # the job joined the cluster and left it running
-    assert answers(f"{url}/api/version")
-    command = [str(BIN / "raydpzv"), "run", "digits_dpzv", "--runner", "ray", "--address", address]
-    without = environment | {"RAY_AUTH_MODE": "disabled", "RAY_AUTH_TOKEN": ""}
-    refused = subprocess.run(command, env=without, **how)
+# neither compiled kernels nor many processes are what is tried here
+SMALL = ["--set", "model.engine=torch", "--set", "resources.client_actors=0"]
+
+
+def more(*words):
+    return f" {shlex.join([*SMALL, *words])}"
+
+
+@pytest.fixture
+def project(tmp_path):
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "own.toml").write_text((ROOT / "scenarios" / "vafl.toml").read_text())
+    return folder
+
+
+@pytest.fixture
+def here(tmp_path):
+    """What the page's names stand for."""
+    return {"s3://bucket/own": (tmp_path / "shared").as_uri()}
+
+
+def digests(folder):
+    summary = json.loads((folder / "summary.json").read_text())
+    return [summary[name] for name in ("status", "updates", "digest", "model_digest")]
+
+
+def test_the_pages_commands_run_with_and_without_a_token(either_head, project, here):
+    _, submit, download, _ = commands()
+    line = submit + more("--set", "budget.updates=40")
+    said = either_head.do(line, project, **here)
+    assert "after 40 updates" in " ".join(said.split())
+    either_head.do(download, project, **here)
+    assert digests(project / "runs" / "own")[:2] == ["done", 40]
+    # the same line again shows the run; the cluster is left running
+    assert "after 40 updates" in " ".join(either_head.do(line, project, **here).split())
+    assert answers(f"{either_head.url}/api/version")
+
+
+def test_a_run_without_the_clusters_token_is_refused_in_words(head, tmp_path):
+    command = [str(BIN / "raydpzv"), "run", "vafl", "--runner", "ray", "--address", head.address]
+    refused = subprocess.run(
+        command,
+        env=without_token() | {"RAY_AUTH_MODE": "disabled"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert refused.returncode == 2, refused.stderr
     assert "RAY_AUTH_MODE: wanted token, since Ray" in refused.stderr
     del without["RAY_AUTH_MODE"]
@@ -93,39 +173,47 @@ def test_a_submitted_job_runs_on_the_cluster_uninstalled(head, tmp_path):
     assert "wanted the cluster's token, got another one in RAY_AUTH_TOKEN;" in refused.stderr
 
 
-# neither kernels compiled in the copy that the cluster gets nor many processes are what is tried
-# here
-SMALL = ["--set", "model.engine=torch", "--set", "resources.client_actors=0"]
+MEASURE = """
+import time
+from pathlib import Path
+
+import raydpzv
+
+calls = []
 
 
-def page_lines():
-    """The page's lines of `raydpzv submit` for a cluster that is there: a scenario, coming back,
-    stopping.
-    """
-    lines = (ROOT / "docs" / "cluster.md").read_text().splitlines()
-    return [
-        line for line in lines if line.startswith("raydpzv submit ") and "http://head:8265" in line
-    ]
+def share(scores, y):
+    calls.append(len(y))
+    Path({where!r}).write_text(raydpzv.__file__)
+    while len(calls) == 4 and not Path({gate!r}).exists():  # the run waits in its midst
+        time.sleep(0.01)
+    return {{"share": float((scores.argmax(1) == y).mean())}}
+"""
 
 
-def submit(head, folder, line, *words, **here):
-    """Start what stands in a line; here: what its placeholders are on this machine."""
-    url, _, environment = head
-    known = {
-        "http://head:8265": url,
-        "JOB": here.get("job"),
-        "file:///shared/own": here.get("storage"),
-    }
-    return subprocess.Popen(
-        [str(BIN / "raydpzv"), *(known.get(word, word) for word in line.split()[1:]), *words],
-        env=environment,
-        cwd=folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        # where the tests run in a shell's background it would be ignored
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+@pytest.fixture
+def gate(project, tmp_path):
+    """A file for which runs with the measure wait in their midst."""
+    found = tmp_path / "gate"
+    text = MEASURE.format(gate=str(found), where=str(tmp_path / "where"))
+    (project / "measure.py").write_text(text)
+    return found
+
+
+def test_the_pages_python_runs_a_clone_uninstalled(head, project, here, gate, tmp_path):
+    for name in ("actors", "raydpzv", "scenarios"):
+        (project / name).symlink_to(ROOT / name)
+    gate.touch()
+    (script,) = blocks("python")
+    entry = "--runner ray" + more(
+        "--set", "budget.updates=20", "--set", "evaluate.metrics=measure:share"
     )
+    script = script.replace("--runner ray", entry)
+    until = "while not client.get_job_status(job).is_terminal():\n    time.sleep(0.2)\n"
+    script = f"import time\n{script}{until}print(client.get_job_info(job))"
+    said = head.do(f"python -c {shlex.quote(script)}", project, **here)
+    assert "SUCCEEDED" in said, said
+    assert "_ray_pkg_" in (tmp_path / "where").read_text()
 
 
 def newest(storage):
@@ -134,82 +222,43 @@ def newest(storage):
     return commit.name if commit else ""
 
 
-def test_ctrl_c_leaves_the_job_which_is_stopped_later(head, tmp_path):
-    storage = (tmp_path / "shared").as_uri()
-    endless = [*SMALL, "--set", "budget.updates=10000000", "--set", "record.flush=0.1"]
-    begin, _, stop = page_lines()
-    sent = submit(head, tmp_path, begin.replace("own.toml", "vafl"), *endless, storage=storage)
+def test_a_stopped_job_leaves_a_run_that_resumes(head, project, here, tmp_path):
+    (storage,) = here.values()
+    _, submit, download, stop = commands()
+    endless = more("--set", "budget.updates=10000000", "--set", "record.flush=0.1")
+    sent = submit.replace("job submit", "job submit --no-wait")
+    said = head.do(sent + endless, project, **here)
+    (job,) = set(re.findall(r"raysubmit_\w+", said))
     while not newest(storage):
-        assert sent.poll() is None, sent.communicate()
         time.sleep(0.1)
-    sent.send_signal(signal.SIGINT)
-    _, err = sent.communicate()
-    assert sent.returncode == 130, err
-    (job,) = re.findall(r"stop it: raydpzv submit --job (\S+) --address \S+ --out \S+ --stop", err)
-    before = newest(storage)
-    while newest(storage) <= before:  # the job continues
-        time.sleep(0.1)
-    assert not (tmp_path / "runs").exists()
-    stopped = submit(head, tmp_path, stop, job=job)
-    out, err = stopped.communicate()
-    assert stopped.returncode == 130, out + err
-    assert re.search(
-        r"Running entrypoint for job .*stopped; continue with", out, re.DOTALL
-    )  # its whole log
-    assert digests(tmp_path / "runs" / "own")[0] == "stopped"
-    assert call("replay", tmp_path / "runs" / "own", "--at", "1").exit_code == 0
+    head.do(stop, project, JOB=job, **here)
+    head.do(download, project, **here)
+    assert digests(project / "runs" / "own")[0] == "stopped"
+    assert call("replay", project / "runs" / "own", "--at", "1").exit_code == 0
 
 
-def digests(folder):
-    summary = json.loads((folder / "summary.json").read_text())
-    return [summary[name] for name in ("status", "updates", "digest", "model_digest")]
-
-
-MEASURE = """
-import time
-from pathlib import Path
-
-calls = []
-
-
-def share(scores, y):
-    calls.append(len(y))
-    while len(calls) == 4 and not Path({gate!r}).exists():  # the run waits in its midst
-        time.sleep(0.01)
-    return {{"share": float((scores.argmax(1) == y).mean())}}
-"""
-
-
-@pytest.mark.timeout(600)
 @pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
-def test_after_the_loss_of_the_head_the_same_line_resumes_the_run_and_downloads_it(
-    head, tmp_path, monkeypatch
+def test_after_the_loss_of_the_head_the_same_line_resumes_the_run(
+    head, project, here, gate, tmp_path, monkeypatch
 ):
-    there, storage, gate = tmp_path / "there", (tmp_path / "shared").as_uri(), tmp_path / "gate"
-    monkeypatch.chdir(tmp_path)  # where the measure is
-    words = [*SMALL, "--there", str(there), "--set", "budget.updates=800"]
-    words += ["--set", "record.checkpoint_updates=100", "--set", "record.flush=0.1"]
-    words += ["--set", "evaluate.metrics=measure:share"]
-    line, _, _ = page_lines()
-    (tmp_path / "own.toml").write_text((ROOT / "scenarios" / "vafl.toml").read_text())
-    (tmp_path / "measure.py").write_text(MEASURE.format(gate=str(gate)))
-    with started_head() as (first, process):
-        sent = submit(first, tmp_path, line, *words, storage=storage)
-        while not ((there / "checkpoint.state").exists() and newest(storage)):
+    (storage,) = here.values()
+    _, submit, download, _ = commands()
+    settings = ("budget.updates=800", "record.checkpoint_updates=100", "record.flush=0.1")
+    settings += ("evaluate.metrics=measure:share",)
+    words = [word for setting in settings for word in ("--set", setting)]
+    with started_head(token=False) as first:
+        sent = first.start(submit + more(*words), project, **here)
+        while not newest(storage):
             assert sent.poll() is None, sent.communicate()
             time.sleep(0.02)
-        kill(family(process.pid))
-        sent.send_signal(signal.SIGINT)
+        kill(family(first.process.pid))
         sent.communicate()
-    assert not (there / "summary.json").exists()
     gate.touch()
-    again = submit(head, tmp_path, line, *words, storage=storage)
-    out, err = again.communicate()
-    assert again.returncode == 0, out + err
-    assert f"run folder: runs/own (downloaded from {storage})" in err
-    settings = [word for word in words if word not in ("--there", str(there))]
+    head.do(submit + more(*words), project, **here)
+    head.do(download, project, **here)
+    monkeypatch.chdir(project)  # where the measure is
     undisturbed = call(
-        "run", tmp_path / "own.toml", *settings, "--quiet", "--out", tmp_path / "undisturbed"
+        "run", "own.toml", *SMALL, *words, "--quiet", "--out", tmp_path / "undisturbed"
     )
     assert undisturbed.exit_code == 0, undisturbed.output
-    assert digests(tmp_path / "runs" / "own") == digests(tmp_path / "undisturbed")
+    assert digests(project / "runs" / "own") == digests(tmp_path / "undisturbed")
