@@ -60,6 +60,16 @@ class SettingChanges(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
+class OtherFolders(Options):
+    """What folders of other users may do."""
+
+    trust_code: bool = False
+    """Run the code that the folder names ("module:attribute"), though you did not make the folder
+    here.
+    """
+
+
+@dataclass(frozen=True, kw_only=True)
 class Output(Options):
     """What is printed: JSON alone, no progress, tracebacks."""
 
@@ -76,7 +86,7 @@ class FullOutput(Output):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Execution(Output):
+class Execution(Output, OtherFolders):
     """Where the runs of a comparison are made, and what is printed of them."""
 
     jobs: Jobs = None
@@ -86,7 +96,7 @@ class Execution(Output):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunCommand(SettingChanges, FullOutput):
+class RunCommand(SettingChanges, FullOutput, OtherFolders):
     """Run a scenario; write its run folder; print a summary."""
 
     scenario: ScenarioName
@@ -103,7 +113,7 @@ class RunCommand(SettingChanges, FullOutput):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ResumeCommand(FullOutput):
+class ResumeCommand(FullOutput, OtherFolders):
     """Resume an interrupted run, comparison or search; under the virtual clock, to the same
     bits.
     """
@@ -242,7 +252,7 @@ class SearchCommand(SearchOptions, Execution):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PrivacyCommand(SettingChanges):
+class PrivacyCommand(SettingChanges, OtherFolders):
     """Show every ε with its adversary before training, and why the run is or is not private."""
 
     scenario: ScenarioName
@@ -253,7 +263,7 @@ class PrivacyCommand(SettingChanges):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CheckCommand(SettingChanges):
+class CheckCommand(SettingChanges, OtherFolders):
     """Check in seconds, without training, whether a scenario fits and what an update costs."""
 
     scenario: ScenarioName
@@ -361,7 +371,7 @@ class SubmitCommand(SettingChanges, ManifestOptions, JobOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReplayCommand(Options):
+class ReplayCommand(OtherFolders):
     """Rebuild the models of a run folder or a seed file; check every bit. Of a folder also at any
     update.
     """
@@ -384,7 +394,7 @@ class ReplayCommand(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExportCommand(Options):
+class ExportCommand(OtherFolders):
     """Write a run's weights for other libraries: all of them in one file, or the adapters as peft
     loads them.
     """
@@ -403,7 +413,7 @@ class ExportCommand(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class StepCommand(Output):
+class StepCommand(Output, OtherFolders):
     """Walk through a run's ledger, update by update; leave clients out. On a terminal it asks where
     to go.
     """
@@ -436,7 +446,7 @@ class StepCommand(Output):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AuditCommand(Output):
+class AuditCommand(Output, OtherFolders):
     """Try to falsify a run's ε: print an observed ε beside the proved one; exit with 1 if it is
     falsified.
     """
@@ -479,7 +489,7 @@ class ReportCommand(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class WatchCommand(Options):
+class WatchCommand(OtherFolders):
     """Serve the page of a run or a comparison while it is made, on this machine alone."""
 
     folder: Annotated[Path, Argument()]
