@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from raydpzv.records.callbacks import Callback
     from raydpzv.report.privacy import privacy
     from raydpzv.search.run_search import tune
+    from raydpzv.trust import trust_code
     from raydpzv.weights_export import export
 
     def methods() -> dict[str, str]:
@@ -56,6 +57,7 @@ __all__ = [
     "report",
     "resume",
     "run",
+    "trust_code",
     "tune",
     "vertical",
 ]
@@ -72,6 +74,7 @@ _DOORS = {
     "load": "raydpzv.config.catalog",
     "resume": "raydpzv.experiment.runner",
     "run": "raydpzv.experiment.runner",
+    "trust_code": "raydpzv.trust",
     "tune": "raydpzv.search.run_search",
     "vertical": "raydpzv.door",
 }

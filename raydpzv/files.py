@@ -122,6 +122,8 @@ def check_same(path: Path, wanted: str | None) -> None:
 
 LOCK, PLAN, SEARCH = ".lock", "comparison.toml", "search.toml"
 """In folders: the lock of a run or a search, the plan of a comparison, and that of a search."""
+RECORDS = ("environment.json", PLAN, SEARCH)
+"""Files by which a folder is one that the program wrote: of a run, a comparison or a search."""
 
 
 def is_comparison(folder: Path) -> bool:

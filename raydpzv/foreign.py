@@ -3,6 +3,8 @@ handle.
 
 A scenario names both as text. The registries resolve the text, and nothing else knows where an
 object came from. Objects travel to other processes by value, with the scenario that names them.
+
+Whose folder may name objects that are imported here is for `raydpzv.trust` to say.
 """
 
 from __future__ import annotations
@@ -20,9 +22,8 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import cached_property
-from importlib.machinery import PathFinder
 from itertools import chain
 from pathlib import Path
 from types import CodeType, FunctionType, MethodType, ModuleType
@@ -30,12 +31,17 @@ from typing import Any
 
 from raydpzv.errors import InputError, SpecError, missing, suggest
 from raydpzv.files import file_sha256
+from raydpzv.project_code import check_module, check_object, is_installed, place_of
 
 HERE = "here"
 """The module part of a handle: `here:Reviewer-1f3a9c02` is an object that this process was
 handed.
 """
 _OBJECTS: dict[str, Any] = {}
+_HANDED = set[str]()
+"""Import paths of objects that this process was handed: their code is here already."""
+_imports_allowed = True
+"""Whether objects that this process was not handed may be imported (`importing`)."""
 _NUMBERS: dict[str, int] = {}
 _DIGESTS: dict[str, str] = {}
 _NAME = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.-]*")
@@ -60,9 +66,38 @@ def shown_name(name: str) -> str:
     return name.removeprefix(f"{HERE}:").rpartition("-")[0] if is_handle(name) else name
 
 
+def is_handed(name: str) -> bool:
+    """Return whether a name is of an object that this process was handed."""
+    return name in _OBJECTS or name in _HANDED
+
+
+@contextmanager
+def importing(allowed: bool) -> Iterator[None]:
+    """Inside, `resolve` imports what this process was not handed, or refuses it.
+
+    It holds for all threads: a process that reads folders of other users imports nothing, but for a
+    word that its own user typed.
+    """
+    global _imports_allowed
+    before, _imports_allowed = _imports_allowed, allowed
+    try:
+        yield
+    finally:
+        _imports_allowed = before
+
+
+def allow_imports() -> None:
+    """Let `resolve` import again: the names are those of a folder that is trusted."""
+    global _imports_allowed
+    _imports_allowed = True
+
+
 def resolve(name: str, setting: str) -> Any:
     """Return the object that "module:attribute" or a handle names. Raises SpecError, which says
     what is missing.
+
+    What this process was not handed has to be defined in the user's project
+    (`raydpzv.project_code`).
     """
     if name in _OBJECTS:
         return _OBJECTS[name]
@@ -80,8 +115,29 @@ def resolve(name: str, setting: str) -> Any:
             f"{setting}: wanted the object {path.partition('-')[0]}, which another process has; "
             "run the program that hands it over, and continue from there"
         )
+    if name in _HANDED:
+        return _looked_up(name, setting)
+    if not _imports_allowed:
+        raise SpecError(
+            f'{setting}: "{name}" is code, and this command only reads a record; nothing of it is '
+            "imported"
+        )
+    _look_in_working_folder()
+    check_module(module, setting, name)
+    found = _looked_up(name, setting)
+    check_object(found, setting, name)
+    return found
+
+
+def _looked_up(name: str, setting: str) -> Any:
+    module, _, path = name.partition(":")
     found = _imported(module, setting, name)
     for step in path.split("."):
+        if isinstance(found, ModuleType) and found.__name__ != module:
+            raise SpecError(
+                f'{setting}: "{name}" leads through the module {found.__name__}; wanted '
+                "module:attribute with the object's own module"
+            )
         if not hasattr(found, step):
             known = [word for word in vars(found) if not word.startswith("_")]
             raise SpecError(
@@ -92,9 +148,16 @@ def resolve(name: str, setting: str) -> Any:
     return found
 
 
-def _imported(module: str, setting: str, name: str) -> Any:
+def _look_in_working_folder() -> None:
+    """Find modules in the working folder too, where a console script does not look; others come
+    first.
+    """
     if (here := os.getcwd()) not in sys.path and "" not in sys.path:
-        sys.path.append(here)  # a console script does not look in the folder that it is called in
+        sys.path.append(here)
+
+
+def _imported(module: str, setting: str, name: str) -> Any:
+    _look_in_working_folder()
     try:
         return importlib.import_module(module)
     except (
@@ -121,6 +184,7 @@ def handle(found: Any, name: str = "", digest: str = "") -> str:
     if module not in (None, "__main__", "builtins") and path and "<" not in path:
         text = f"{module}:{path}"
         if is_foreign(text) and _reaches(text, found):
+            _HANDED.add(text)
             return text
     word = re.sub(r"\W+", "", name or path or type(found).__name__) or "object"
     whole = digest or source_digest(found)
@@ -156,7 +220,7 @@ def without_digest(value: Any) -> Any:
 
 def _reaches(text: str, found: Any) -> bool:
     try:
-        return resolve(text, "") is found
+        return _looked_up(text, "") is found
     except SpecError:
         return False
 
@@ -212,7 +276,7 @@ def own_files(module: str) -> dict[str, Path]:
         for end in range(1, len(parts) + 1):  # a package's own file runs before its modules'
             name = ".".join(parts[:end])
             if name not in places:
-                place, _ = places[name] = _own_place(name, inside)
+                place, _ = places[name] = place_of(name, inside)
                 if place is not None and place.is_file():
                     found[name] = place
                     left += _imports(place, name)
@@ -220,27 +284,6 @@ def own_files(module: str) -> dict[str, Path]:
             if place is None:
                 break
     return found
-
-
-def _own_place(name: str, inside: list[str]) -> tuple[Path | None, list[str]]:
-    """Return a user's module's file, or the folder of a package without one, and the folders of a
-    package's modules.
-
-    inside: those folders of the package that it is in. None: it is not the user's.
-    """
-    if (module := sys.modules.get(name)) is not None:
-        file, folders = getattr(module, "__file__", None), list(getattr(module, "__path__", ()))
-    else:
-        try:
-            package, _, last = name.rpartition(".")
-            spec = PathFinder.find_spec(last, inside) if package else importlib.util.find_spec(name)
-        except (ImportError, ValueError):
-            spec = None
-        file, folders = (
-            (spec.origin, list(spec.submodule_search_locations or ())) if spec else (None, [])
-        )
-    place = file or next(iter(folders), None)
-    return (None if place is None or _is_installed(name, place) else Path(place)), folders
 
 
 def _imports(file: Path, name: str) -> Iterator[str]:
@@ -451,14 +494,7 @@ def _is_own(found: Any) -> bool:
 
 
 def _installed(module: Any) -> bool:
-    return _is_installed(module.__name__, getattr(module, "__file__", None) or "")
-
-
-def _is_installed(module: str, file: str) -> bool:
-    top = module.partition(".")[0]
-    if top == __package__ or (top in sys.stdlib_module_names and top != "__main__"):
-        return True
-    return "site-packages" in file or "dist-packages" in file
+    return is_installed(module.__name__, getattr(module, "__file__", None) or "")
 
 
 def packed(names: Iterable[str]) -> dict[str, bytes]:

@@ -47,7 +47,7 @@ def export(
     if format == "safetensors" and target.suffix != ".safetensors":
         raise InputError(f"--out: wanted a file NAME.safetensors, got {target}")
     folder = RunFolder.open(path, moved)
-    prepared = prepared_again(folder.spec(), folder)
+    prepared = prepared_again(folder)
     check_possible(prepared, folder)
     name = prepared.model_name(party)
     model, flat = prepared.flat_model(name), _vector(folder, name, at)

@@ -53,6 +53,16 @@ class SettingChanges(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
+class OtherFolders(Options):
+    """What folders of other users may do."""
+
+    trust_code: bool = False
+    """Run the code that the folder names ("module:attribute"), though you did not make the folder
+    here.
+    """
+
+
+@dataclass(frozen=True, kw_only=True)
 class Output(Options):
     """What is printed: JSON alone, no progress, tracebacks."""
 
@@ -69,7 +79,7 @@ class FullOutput(Output):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Execution(Output):
+class Execution(Output, OtherFolders):
     """Where the runs of a comparison are made, and what is printed of them."""
 
     jobs: Jobs = None
@@ -79,7 +89,7 @@ class Execution(Output):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunCommand(SettingChanges, FullOutput):
+class RunCommand(SettingChanges, FullOutput, OtherFolders):
     """Run a scenario; write its run folder; print a summary."""
 
     scenario: ScenarioName
@@ -96,7 +106,7 @@ class RunCommand(SettingChanges, FullOutput):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ResumeCommand(FullOutput):
+class ResumeCommand(FullOutput, OtherFolders):
     """Resume an interrupted run, comparison or search; under the virtual clock, to the same
     bits.
     """
@@ -235,7 +245,7 @@ class SearchCommand(SearchOptions, Execution):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PrivacyCommand(SettingChanges):
+class PrivacyCommand(SettingChanges, OtherFolders):
     """Show every ε with its adversary before training, and why the run is or is not private."""
 
     scenario: ScenarioName
@@ -246,7 +256,7 @@ class PrivacyCommand(SettingChanges):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CheckCommand(SettingChanges):
+class CheckCommand(SettingChanges, OtherFolders):
     """Check in seconds, without training, whether a scenario fits and what an update costs."""
 
     scenario: ScenarioName
@@ -289,7 +299,7 @@ class ReplayCommand(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExportCommand(Options):
+class ExportCommand(OtherFolders):
     """Write a run's weights for other libraries: all of them in one file, or the adapters as peft
     loads them.
     """
@@ -308,7 +318,7 @@ class ExportCommand(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class StepCommand(Output):
+class StepCommand(Output, OtherFolders):
     """Walk through a run's ledger, update by update; leave clients out. On a terminal it asks where
     to go.
     """
@@ -341,7 +351,7 @@ class StepCommand(Output):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AuditCommand(Output):
+class AuditCommand(Output, OtherFolders):
     """Try to falsify a run's ε: print an observed ε beside the proved one; exit with 1 if it is
     falsified.
     """
@@ -382,7 +392,7 @@ class ReportCommand(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class WatchCommand(Options):
+class WatchCommand(OtherFolders):
     """Serve the page of a run or a comparison while it is made, on this machine alone."""
 
     folder: Annotated[Path, Argument()]

@@ -15,12 +15,16 @@ import typer
 from typer.models import OptionInfo
 
 from raydpzv.docstrings import docstring
+from raydpzv.foreign import importing
 from raydpzv.interrupts import leaving_at_once
 from raydpzv.limits import require_room
+from raydpzv.trust import trust_code
 from scenarios.exit_codes import errors
 
 _ROOM = ("run", "resume")
 """Commands that need room for a run's libraries."""
+_READS = ("audit", "export", "fetch", "list", "publish", "replay", "report", "step", "watch")
+"""Commands that read a record: what it names is not imported, unless the folder is trusted."""
 
 
 def as_command(name: str, taken: type[Any]) -> Callable[..., None]:
@@ -33,7 +37,11 @@ def as_command(name: str, taken: type[Any]) -> Callable[..., None]:
     """
 
     def call(**values: Any) -> None:
-        with errors(bool(values.get("verbose"))):
+        with (
+            errors(bool(values.get("verbose"))),
+            importing(name not in _READS),
+            trust_code(bool(values.get("trust_code"))),
+        ):
             if name in _ROOM:
                 require_room()
             with leaving_at_once():

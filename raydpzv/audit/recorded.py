@@ -85,7 +85,7 @@ def recorded_run(path: Path, moved: Sequence[str] = ()) -> RecordedRun:
         raise InputError(
             f"{path}: this run has not finished, so what it releases is not known; {why}"
         )
-    prepared = cast(PreparedVertical, prepared_again(spec, folder))
+    prepared = cast(PreparedVertical, prepared_again(folder))
     check_same(prepared, folder)
     if prepared.setting is None:
         raise InputError(

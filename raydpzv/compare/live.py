@@ -116,7 +116,7 @@ class LivePage:
     @cached_property
     def _prepared(self) -> Prepared:
         folder = RunFolder.open(self._folder, self._moved)
-        return prepared_again(folder.spec(), folder)
+        return prepared_again(folder)
 
 
 class _Server(ThreadingHTTPServer):

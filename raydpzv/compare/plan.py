@@ -22,9 +22,12 @@ from raydpzv.config.scenario import AnyScenario
 from raydpzv.config.toml import as_tree, overridden, parse
 from raydpzv.config.tree import read_tree
 from raydpzv.errors import DataError, SpecError
+from raydpzv.foreign import is_foreign
+from raydpzv.methods.recorded_method import method_on_record, own_method
 from raydpzv.report.comparison_table import target_name
 from raydpzv.settings.bounds import Positive
 from raydpzv.settings.fields import Section
+from raydpzv.trust import code_words, require_trust
 
 MOST_SEEDS = 10_000
 OWN = frozenset({"name", "title", "seed", "method", "privacy", "resources"})
@@ -86,12 +89,18 @@ class Comparison:
                 spec = line.spec.model_copy(update={"seed": seed})
                 yield Planned(line, spec, f"{place:02d}-{_slug(line)}-seed{seed}")
 
+    @property
+    def code_words(self) -> list[str]:
+        """The words of its scenarios that name a user's objects."""
+        return [word for line in self.lines for word in code_words(as_tree(line.spec))]
+
     def as_toml(self) -> str:
         """Return the plan as TOML text."""
         lines = [
             {"label": x.label, "control": x.control, "scenario": as_tree(x.spec)}
             | ({} if x.epsilon is None else {"epsilon": x.epsilon})
             | ({"note": x.spec.note} if x.spec.note else {})
+            | own_method(x.spec)
             for x in self.lines
         ]
         tree = {"name": self.name, "title": self.title, "seeds": list(self.seeds)}
@@ -144,6 +153,7 @@ class _PlanLine(Section):
     scenario: dict[str, Any]
     epsilon: Positive | None = None
     note: str = ""
+    own_method: dict[str, Any] | None = None
 
 
 class _PlanFile(Section):
@@ -156,15 +166,20 @@ class _PlanFile(Section):
     tune: str = ""
 
 
-def read_comparison(path: Path, moved: Sequence[str] = ()) -> Comparison:
+def read_comparison(path: Path, moved: Sequence[str] = (), *, code: bool = False) -> Comparison:
     """Read a plan that `as_toml` wrote; moved: where its data are now, see `RunFolder.open`.
 
-    Raises DataError if it is damaged, SpecError if `moved` has another setting.
+    code: its runs are made, with what the plan names; else nothing of that is imported. Raises
+    DataError if it is damaged, SpecError if `moved` has another setting, InputError as
+    `raydpzv.trust.require_trust` does.
     """
     moved = check_moved(moved)
     try:
         found = _PlanFile.model_validate(read_tree(path, "the plan of a comparison"))
-        lines = tuple(_planned(line, moved) for line in found.lines)
+        if code or any(_names_method(line) and not line.own_method for line in found.lines):
+            words = [word for line in found.lines for word in code_words(line.scenario)]
+            require_trust(path.parent, path.name, words)
+        lines = tuple(_planned(line, moved, code=code) for line in found.lines)
         return Comparison(
             found.name, found.title, found.seeds, found.targets, lines, found.heads, tune=found.tune
         )
@@ -175,8 +190,16 @@ def read_comparison(path: Path, moved: Sequence[str] = ()) -> Comparison:
         ) from None
 
 
-def _planned(line: _PlanLine, moved: Sequence[str]) -> PlannedLine:
-    spec = parse(overridden(line.scenario, moved), line.label).noted(line.note)
+def _names_method(line: _PlanLine) -> bool:
+    method = line.scenario.get("method")
+    return isinstance(method, Mapping) and is_foreign(method.get("name"))
+
+
+def _planned(line: _PlanLine, moved: Sequence[str], *, code: bool) -> PlannedLine:
+    tree, recorded = overridden(line.scenario, moved), None
+    if _names_method(line) and line.own_method and not code:
+        recorded = method_on_record(tree["method"], line.own_method)
+    spec = parse(tree, line.label, recorded).noted(line.note)
     return PlannedLine(line.label, line.epsilon, line.control, spec)
 
 

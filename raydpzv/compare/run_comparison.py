@@ -46,6 +46,7 @@ from raydpzv.records.run_writer import RunWriter
 from raydpzv.records.secrets_file import OPERATOR, OperatorSecrets, new_key, read_key
 from raydpzv.records.store import Rows
 from raydpzv.sim.interfaces import Status
+from raydpzv.trust import mark, trust_code
 
 RUNS_FOLDER = "runs"
 STOPPED = "stopped before its end"
@@ -61,20 +62,20 @@ def opened(folder: Path, comparison: Comparison) -> AbstractContextManager[None]
     The same comparison has the same lines, wherever their data are, and at least the seeds that it
     had; its targets may differ. Raises as `plan_written` does.
     """
-    return plan_written(
-        folder, "comparison", PLAN, comparison.as_toml(), lambda: _check_same(folder, comparison)
-    )
+    check, words = partial(_check_same, folder, comparison), comparison.code_words
+    return plan_written(folder, "comparison", PLAN, comparison.as_toml(), check, words)
 
 
 @contextmanager
 def plan_written(
-    folder: Path, kind: str, name: str, plan: str, check: Callable[[], None]
+    folder: Path, kind: str, name: str, plan: str, check: Callable[[], None], words: Sequence[str]
 ) -> Iterator[None]:
     """Lock the folder of a comparison or search (`kind`) while the block runs; make it, or resume
     in it.
 
     name, plan: of the plan's file and its text; check: raises InputError if the file has another
     plan. It is also raised for a folder with other contents, or one that another process writes.
+    words: those of the plan that name a user's objects.
     """
     try:
         taken = folder.is_dir() and not (folder / name).is_file()
@@ -101,6 +102,7 @@ def plan_written(
             check()
         _keep_key(folder)
         write_atomically(folder / name, plan.encode())
+        mark(folder, name, words)
         yield
     finally:
         lock.release(force=True)
@@ -246,7 +248,8 @@ def _started(planned: Planned, folder: Path) -> tuple[Prepared, Path | RunWriter
     if (folder / "scenario.toml").is_file():
         check_own(planned, folder)
         try:
-            experiment, opened, _ = continued(folder, locations(as_tree(planned.spec)))
+            with trust_code():  # it is the scenario that is planned, word by word
+                experiment, opened, _ = continued(folder, locations(as_tree(planned.spec)))
             return experiment, opened
         except NotRecomputable:
             folder.rename(set_aside(folder)[0])

@@ -37,7 +37,7 @@ class VerticalScenario(Sections):
     @property
     def descriptor(self) -> VerticalMethod[Any]:
         """What the program knows of the method."""
-        found: VerticalMethod[Any] = METHODS[self.method.name]
+        found: VerticalMethod[Any] = self.method.on_record or METHODS[self.method.name]
         return found
 
     @property
@@ -110,7 +110,7 @@ class HorizontalScenario(HorizontalSections):
     @property
     def descriptor(self) -> HorizontalMethod[Any]:
         """What the program knows of the method."""
-        found: HorizontalMethod[Any] = METHODS[self.method.name]
+        found: HorizontalMethod[Any] = self.method.on_record or METHODS[self.method.name]
         return found
 
     @property

@@ -25,11 +25,13 @@ from raydpzv.config.scenario import SCENARIOS, AnyScenario, method_fields, share
 from raydpzv.config.tree import DEEPEST, checked, read_toml, read_tree
 from raydpzv.config.validation import check
 from raydpzv.errors import SpecError, suggest
+from raydpzv.files import RECORDS
 from raydpzv.foreign import is_foreign
 from raydpzv.methods.descriptor import Method, MethodConfig
 from raydpzv.registry import DATA_SOURCES, METHODS
 from raydpzv.settings.fields import section_of, settings_of
 from raydpzv.settings.sections import CommonSections
+from raydpzv.trust import code_words, require_trust
 
 _WANTED = {
     "missing": "a value",
@@ -80,9 +82,12 @@ def load(path: Path, overrides: Sequence[str] = (), base: Path | None = None) ->
     """Read a scenario file and apply `key=value` overrides (dotted keys). Raises SpecError.
 
     base: the folder that paths of data in the file count from (default: the file's); those of
-    overrides count from the working folder.
+    overrides count from the working folder. A file in the folder of a run or a search may name code
+    as `raydpzv.trust` says.
     """
     tree = read_tree(path, "the scenario file")
+    if base is None and any((path.parent / name).exists() for name in RECORDS):
+        require_trust(path.parent, path.name, code_words(tree))
     tree = located(tree, path.parent if base is None else base)
     try:
         return changed({"name": path.stem, **tree}, overrides, Origin(path.name, _keys(overrides)))
@@ -114,11 +119,14 @@ def changed(tree: dict[str, Any], overrides: Sequence[str], where: str | Origin)
     return found.noted(" ".join(filter(None, notes)))
 
 
-def parse(tree: Mapping[str, Any], where: str | Origin) -> AnyScenario:
+def parse(
+    tree: Mapping[str, Any], where: str | Origin, recorded: Method | None = None
+) -> AnyScenario:
     """Validate a scenario; SpecError names the first wrong setting, what was wanted, what came and
     from where.
 
-    Paths of data that are still relative count from the working folder.
+    Paths of data that are still relative count from the working folder. recorded: the user's own
+    method as a record describes it, whose settings were checked when the run began.
     """
     tree = _with_mode(located(tree), _OLD_MODE, _PROVED)
     where = Origin(where) if isinstance(where, str) else where
@@ -128,7 +136,7 @@ def parse(tree: Mapping[str, Any], where: str | Origin) -> AnyScenario:
             f"method: wanted a table [method], got {_shown(given)} {where.of('method')}"
         )
     given = {"name": "dpzv", **given}
-    method = _method(given["name"], where)
+    method = recorded or _method(given["name"], where)
     kind = SCENARIOS[method.kind]
     if "users" in tree and "users" not in kind.model_fields:
         known = ", ".join(name for name in METHODS if METHODS[name].one_model)
@@ -137,11 +145,13 @@ def parse(tree: Mapping[str, Any], where: str | Origin) -> AnyScenario:
             f"{where.of()}; leave it "
             "out or choose one of them"
         )
+    config = method.config(**given) if recorded else method_config(method.config, given, where)
     try:
-        spec = kind.model_validate({**tree, "method": method_config(method.config, given, where)})
+        spec = kind.model_validate({**tree, "method": config})
     except ValidationError as error:
         raise SpecError(_one_line(error, where, kind, method.config)) from None
-    check(spec, where.of())
+    if not recorded:
+        check(spec, where.of())
     return spec
 
 
@@ -209,8 +219,13 @@ def as_toml(spec: CommonSections) -> str:
 
 def scenario_sha256(spec: CommonSections) -> str:
     """Return the digest of a resolved scenario, wherever its data lie."""
+    return tree_sha256(as_tree(spec))
+
+
+def tree_sha256(tree: Mapping[str, Any]) -> str:
+    """Return the digest of a resolved scenario's tree, also of one that is not validated yet."""
     # digests have the word that they began with
-    tree = _with_mode(unlocated(as_tree(spec)), _PROVED, _OLD_MODE)
+    tree = _with_mode(unlocated(tree), _PROVED, _OLD_MODE)
     return hashlib.sha256(tomli_w.dumps(tree).encode()).hexdigest()
 
 

@@ -25,6 +25,7 @@ from raydpzv.experiment.run_core import RunControls, StopAt
 from raydpzv.experiment.summary import Ending, Outcome, summarise
 from raydpzv.files import sha256, write_npz
 from raydpzv.lazy_import import torch
+from raydpzv.methods.recorded_method import own_method
 from raydpzv.notebook import table_html
 from raydpzv.privacy.release import Spent
 from raydpzv.records.callbacks import Callback, Callbacks, RunStart, StatusCallback
@@ -240,6 +241,7 @@ def run_folder(
             | named
             | experiment.fingerprint(operator.key)
             | layouts(own)
+            | own_method(experiment.spec, rule=True)
         )
         folder = RunWriter.create(out, experiment.spec, facts, operator)
         if own:

@@ -268,6 +268,15 @@ class BottomPlan:
             )
         return cls(spec, shapes, FirstModel.recorded(vectors, facts))
 
+    def lost(self) -> bool:
+        """Return whether the record lacks a model that only code of its user can make again."""
+        model, names = self.spec.model, self.spec.party_names
+        return any(
+            f"client {m}" not in self.first
+            and (is_foreign(model.bottom_of(m)) or is_foreign(model.weights_of(m, names)))
+            for m in range(len(self.shapes))
+        )
+
     def own_models(self) -> dict[str, FirstModel]:
         """Return the models that only their user can make again."""
         model, names = self.spec.model, self.spec.party_names
@@ -360,6 +369,11 @@ class ModelPlan:
                 "environment.json: does not say what the run's model takes in (input_shape, "
                 "classes); it is damaged"
             ) from None
+
+    def lost(self) -> bool:
+        """Return whether the record lacks a model that only code of its user can make again."""
+        model = self.spec.model
+        return MODEL not in self.first and (is_foreign(model.kind) or is_foreign(model.weights))
 
     def own_models(self) -> dict[str, FirstModel]:
         """Return the model if only its user can make it again."""

@@ -98,10 +98,15 @@ def rebuild(
 def recorded_plan(folder: RunFolder) -> BottomPlan | ModelPlan:
     """Return the models of a recorded run before its first update, and how they move. Raises
     DataError.
+
+    The record has a user's own models. If it lost them, they are built again: InputError for a
+    folder of somebody else.
     """
     spec = folder.spec()
     plan = cast(Any, ModelPlan if spec.one_model else BottomPlan)
     found: BottomPlan | ModelPlan = plan.of(spec, folder.environment(), folder.first_models())
+    if found.lost():
+        folder.require_trust()
     return found
 
 
@@ -274,7 +279,7 @@ def replay(path: Path, at: int | None = None, moved: Sequence[str] = ()) -> Repl
         raise TypeError(
             f"{spec.method.name} is a horizontal method: its runs are rebuilt from their ledger"
         )
-    experiment = cast(PreparedVertical, prepared_again(spec, folder))
+    experiment = cast(PreparedVertical, prepared_again(folder))
     unchecked = check_possible(experiment, folder)
     check_recomputable(experiment, path)
     if why := experiment.spec.descriptor.unreplayable(experiment.spec.method):

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from raydpzv.config.scenario import AnyScenario
 from raydpzv.errors import DataError, InputError, NotRecomputable, ReplayMismatch
 from raydpzv.experiment.finalize import RowWriter, fresh_noise, keep_first_models
 from raydpzv.experiment.initial_model import BASE, RESUMED
@@ -25,7 +24,14 @@ from raydpzv.ledger.ledger import Ledger
 from raydpzv.models.initial_weights import other_weights
 from raydpzv.records.checkpoint import Checkpoint
 from raydpzv.records.environment import DATA_DIGEST, OWN_DIGESTS
-from raydpzv.records.run_folder import RunFolder, column_rows, drop_checkpoints, last_round
+from raydpzv.records.run_folder import (
+    SCENARIO,
+    RunFolder,
+    changed,
+    column_rows,
+    drop_checkpoints,
+    last_round,
+)
 from raydpzv.records.run_writer import RunWriter, delete_scratch_files
 from raydpzv.records.secrets_file import read_coins, read_key
 from raydpzv.records.summary_fields import shown
@@ -152,9 +158,8 @@ def resuming(path: Path, moved: Sequence[str] = ()) -> Continued:
     # count
     folder = RunWriter.locked(path, moved)
     try:
-        spec = folder.spec()
         check_resumable(folder)
-        prepared = prepared_again(spec, folder)
+        prepared = prepared_again(folder)
         check_same(prepared, folder)
         prepared = restarted(prepared, folder)
         keep_first_models(prepared, folder)
@@ -292,8 +297,13 @@ def _check_gaps(releases: Recorded, path: Path) -> None:
         )
 
 
-def prepared_again(spec: AnyScenario, folder: RunFolder) -> Prepared:
-    """Return a run's experiment with the coins that it began with."""
+def prepared_again(folder: RunFolder) -> Prepared:
+    """Return a run's experiment with the coins that it began with.
+
+    The one way from a folder to the code that its scenario names. Raises InputError for a folder
+    of somebody else that names some.
+    """
+    spec = folder.spec(code=True)
     found: Prepared = PREPARERS[spec.kind](
         spec, read_coins(folder.path) if spec.secret_coins else None
     )
@@ -355,13 +365,13 @@ def check_same(experiment: Prepared, folder: RunFolder) -> None:
     check_scenario(folder, now["scenario_sha256"])
     before = folder.environment()
     if before.get(DATA_DIGEST) != now.get(DATA_DIGEST):
-        raise _changed(folder, "the data")
+        raise changed(folder.path, "the data")
     if code := other_code(before, now):
-        raise _changed(folder, f"your own {code if is_foreign(code) else f'module {code}'}")
+        raise changed(folder.path, f"your own {code if is_foreign(code) else f'module {code}'}")
     if other := other_weights(folder.environment(), now):
-        raise _changed(folder, f"the weights (model.weights) of {other}")
+        raise changed(folder.path, f"the weights (model.weights) of {other}")
     if folder.environment().get(BASE) != now.get(BASE):
-        raise _changed(folder, "the base of the adapters (model.lora)")
+        raise changed(folder.path, "the base of the adapters (model.lora)")
 
 
 def other_code(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
@@ -376,14 +386,7 @@ def other_code(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
 def check_scenario(folder: RunFolder, now: str) -> None:
     """Raise InputError for a scenario with another digest than the run's."""
     if folder.environment().get("scenario_sha256") != now:
-        raise _changed(folder, "scenario.toml")
-
-
-def _changed(folder: RunFolder, what: str) -> InputError:
-    return InputError(
-        f"{folder.path}: {what} changed since the run began, so its record does not belong to it; "
-        "start a new run with --out"
-    )
+        raise changed(folder.path, SCENARIO)
 
 
 @contextmanager

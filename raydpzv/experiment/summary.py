@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from raydpzv.errors import Diverged
 from raydpzv.experiment.diagnostics import DIVERGED, failure, tested, warnings
 from raydpzv.experiment.prepare import Prepared
+from raydpzv.methods.recorded_method import own_method
 from raydpzv.privacy.claim_words import judge
 from raydpzv.privacy.release import Spent, verdict
 from raydpzv.records import lateness, metrics
@@ -66,6 +67,7 @@ def summarise(scenario: str, experiment: Prepared, rows: Rows, ending: Ending) -
         "scenario": scenario,
         "title": spec.title,
         "method": spec.method.name,
+        **own_method(spec),
         "seed": spec.seed,
         "engine": experiment.engine,
         **({"parties": list(spec.party_names)} if spec.party_names else {}),

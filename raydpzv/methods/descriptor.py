@@ -69,6 +69,10 @@ class MethodConfig:
     }
 
     name: str
+    on_record: ClassVar[Any] = None
+    """Of settings that were read off a record (`raydpzv.methods.recorded_method`): their
+    descriptor.
+    """
 
 
 C = TypeVar("C", bound=Any)

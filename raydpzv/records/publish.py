@@ -34,6 +34,7 @@ from raydpzv.errors import DataError, InputError
 from raydpzv.files import as_json, sha256, write_atomically, write_npz
 from raydpzv.foreign import without_digest
 from raydpzv.ledger.ledger import Ledger
+from raydpzv.methods.recorded_method import METHOD
 from raydpzv.privacy.claim_words import judge, of_users, stated, withheld
 from raydpzv.records.run_folder import (
     ENVIRONMENT,
@@ -195,6 +196,7 @@ _FACTS = (
     "scenario",
     "title",
     "method",
+    METHOD,
     "seed",
     "engine",
     "parties",
@@ -226,6 +228,7 @@ _ENVIRONMENT = (
     "input_shape",
     "classes",
     "layouts",
+    METHOD,
 )
 
 

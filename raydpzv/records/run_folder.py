@@ -16,15 +16,18 @@ import pyarrow as pa
 
 from raydpzv.config.paths import check_moved
 from raydpzv.config.scenario import AnyScenario
-from raydpzv.config.toml import overridden, parse
+from raydpzv.config.toml import overridden, parse, tree_sha256
 from raydpzv.config.tree import checked, read_toml
 from raydpzv.errors import DataError, InputError, SpecError
 from raydpzv.files import is_written, write_npz
+from raydpzv.foreign import is_foreign
+from raydpzv.methods.recorded_method import METHOD, method_on_record
 from raydpzv.records.checkpoint import CHECKPOINT, Checkpoint, Found, before, read_checkpoint
 from raydpzv.records.environment import DATA_DIGEST
 from raydpzv.records.store import Extent, KeptParts, Rows, read_all, read_rows
 from raydpzv.records.summary_fields import check_format, faults
 from raydpzv.records.write_ahead_log import TAIL, last_round_in_logs
+from raydpzv.trust import code_words, require_trust
 
 SCENARIO, ENVIRONMENT = "scenario.toml", "environment.json"
 INITIAL, MODELS, SUMMARY = "initial.npz", "models.npz", "summary.json"
@@ -48,15 +51,30 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: Path, moved: Sequence[str] = ()) -> Self:
-        """Open an existing run's folder.
+        """Open an existing run's folder, whose scenario must have the digest on record.
 
         moved: where its data are now, as "data.folder=...", "data.file=..." or "arrivals.file=...".
-        Raises DataError if there is no run, SpecError if `moved` has another setting.
+        Raises DataError if there is no run, SpecError if `moved` has another setting, InputError if
+        the scenario was changed.
         """
         if not cls.begun(path):
             why = f"no {SCENARIO} in it" if path.exists() else "it does not exist"
             raise DataError(f"{path}: not a run folder ({why}); give the folder of a run")
-        return cls(path, moved)
+        found = cls(path, moved)
+        found.check_scenario()
+        return found
+
+    def check_scenario(self) -> None:
+        """Raise InputError if scenario.toml has another digest than the one on record, if one is.
+
+        It is what the file holds that counts: nothing that it names is looked up.
+        """
+        try:
+            recorded = self.environment().get("scenario_sha256")
+        except DataError:  # whoever needs the file says so
+            return
+        if recorded is not None and recorded != tree_sha256(self._tree()):
+            raise changed(self.path, SCENARIO)
 
     @staticmethod
     def begun(path: Path) -> bool:
@@ -112,19 +130,42 @@ class RunFolder:
 
     def settings(self) -> dict[str, Any]:
         """Return the tables of scenario.toml, not validated, with the data where they are now."""
+        return overridden(self._tree(), self._moved)
+
+    def _tree(self) -> dict[str, Any]:
         try:
-            tree = checked(read_toml(self.scenario()), SCENARIO)
+            return checked(read_toml(self.scenario()), SCENARIO)
         except (tomllib.TOMLDecodeError, SpecError) as error:
             raise damaged(self.path / SCENARIO, "a TOML file", error) from None
-        return overridden(tree, self._moved)
 
-    def spec(self) -> AnyScenario:
+    def spec(self, *, code: bool = False) -> AnyScenario:
         """Return the resolved scenario, with the data where they are now and the note of the run's
         start.
+
+        code: what it names is imported as it is needed. Else a user's own method is the one that
+        the record describes, which has no roles. Raises InputError as `require_trust` does.
         """
-        found = parse({"name": "scenario", **self.settings()}, str(self.path / SCENARIO))
+        tree = {"name": "scenario", **self.settings()}
         known = (self.path / ENVIRONMENT).is_file()
-        return found.noted(str(self.environment().get("note", "")) if known else "")
+        facts = self.environment() if known else {}
+        if code or not (own := _names_method(tree)):
+            if code:
+                self.require_trust()
+            found = parse(tree, str(self.path / SCENARIO))
+        elif own and METHOD in facts:
+            method = method_on_record(tree["method"], facts[METHOD])
+            found = parse(tree, str(self.path / SCENARIO), method)
+        else:  # of a version that did not describe it
+            self.require_trust()
+            found = parse(tree, str(self.path / SCENARIO))
+        return found.noted(str(facts.get("note", "")))
+
+    def require_trust(self) -> None:
+        """Raise InputError if the scenario names code and this user did not make the folder here.
+
+        See `raydpzv.trust`. Nothing of that code is imported before.
+        """
+        require_trust(self.path, SCENARIO, code_words(self.settings()))
 
     def environment(self) -> dict[str, Any]:
         """Return environment.json."""
@@ -217,6 +258,19 @@ def last_round(run: Path, name: str) -> int:
     """
     parts = read_rows(run, name, columns=["round"])["round"].to_pylist()
     return max([last_round_in_logs(run, name), *parts])
+
+
+def changed(run: Path, what: str) -> InputError:
+    """Return the error of a folder whose record belongs to something else than is there now."""
+    return InputError(
+        f"{run}: {what} changed since the run began, so its record does not belong to it; "
+        "start a new run with --out"
+    )
+
+
+def _names_method(tree: Mapping[str, Any]) -> bool:
+    method = tree.get("method")
+    return isinstance(method, Mapping) and is_foreign(method.get("name"))
 
 
 def unended(run: Path) -> str:

@@ -13,7 +13,7 @@ import pyarrow as pa
 from filelock import FileLock, Timeout
 
 from raydpzv.config.scenario import AnyScenario
-from raydpzv.config.toml import as_toml
+from raydpzv.config.toml import as_toml, as_tree
 from raydpzv.errors import InputError, RunError
 from raydpzv.files import LOCK, as_json, write_atomically
 from raydpzv.ledger.ledger import Ledger
@@ -30,6 +30,7 @@ from raydpzv.records.run_folder import ENVIRONMENT, INITIAL, MODELS, SCENARIO, S
 from raydpzv.records.secrets_file import OPERATOR, OperatorSecrets
 from raydpzv.records.store import Extent, Rows, check_extents, cut_parts
 from raydpzv.records.write_ahead_log import TAIL, FolderRows, WriteAheadLog
+from raydpzv.trust import code_words, mark
 
 _LEFT_OVER = re.compile(r"\.part-\d+\.parquet|\..+\.\d+")
 _CONTENTS = (SCENARIO, OPERATOR, "rows", TAIL, "ledger", CHECKPOINT, INITIAL, MODELS, SUMMARY)
@@ -89,6 +90,7 @@ class RunWriter(RunFolder):
             operator.write(path)
             write_atomically(path / ENVIRONMENT, as_json(environment).encode())
             write_atomically(path / SCENARIO, as_toml(spec).encode())
+            mark(path, SCENARIO, code_words(as_tree(spec)))
         except OSError as error:
             raise InputError(
                 f"{path}: cannot write the run folder ({error.strerror or error}); choose another "

@@ -142,7 +142,7 @@ _FIELDS: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
         _is_number,
     ),
     (
-        "versions user_level checkpoints ray published",
+        "versions user_level checkpoints ray published own_method",
         "a table",
         lambda value: isinstance(value, dict),
     ),

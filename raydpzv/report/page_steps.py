@@ -13,7 +13,7 @@ from __future__ import annotations
 import base64
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,8 +21,9 @@ import numpy as np
 
 from raydpzv.arrow_columns import array
 from raydpzv.errors import DataError, RaydpzvError
-from raydpzv.experiment.initial_model import BottomPlan, ModelPlan
+from raydpzv.experiment.initial_model import ModelPlan
 from raydpzv.experiment.local_session import one_thread
+from raydpzv.experiment.rebuild import recorded_plan
 from raydpzv.files import json_number
 from raydpzv.ledger.entries import SHARED, Slice
 from raydpzv.ledger.ledger import Ledger
@@ -345,17 +346,7 @@ def _follow(replica: Replica, updates: np.ndarray, ledger: Ledger, found: np.nda
 
 def _replicas(folder: RunFolder) -> dict[int, Replica]:
     """Return the models that the ledger moves, before the first update, by party."""
-    spec = folder.spec()
-    return _PLANS[spec.kind](spec, folder.environment(), folder.first_models())
-
-
-def _shared(*given: Any) -> dict[int, Replica]:
-    return {SHARED: ModelPlan.of(*given).replica()}
-
-
-def _own(spec: Any, *given: Any) -> dict[int, Replica]:
-    plan = BottomPlan.of(spec, *given)
-    return {m: plan.replica(m) for m in range(spec.split.clients)}
-
-
-_PLANS: Mapping[str, Callable[..., dict[int, Replica]]] = {"horizontal": _shared, "vertical": _own}
+    plan = recorded_plan(folder)
+    if isinstance(plan, ModelPlan):
+        return {SHARED: plan.replica()}
+    return {m: plan.replica(m) for m in range(plan.spec.split.clients)}

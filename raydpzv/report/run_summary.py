@@ -10,6 +10,8 @@ import numpy as np
 from rich.table import Table
 from rich.text import Text
 
+from raydpzv.foreign import is_foreign
+from raydpzv.methods.recorded_method import METHOD
 from raydpzv.privacy.claim_words import smallest, stated, withheld
 from raydpzv.records.summary_fields import NEWEST, beside, shown
 from raydpzv.registry import METHODS
@@ -33,6 +35,8 @@ def is_horizontal(summary: Summary) -> bool:
     features.
     """
     name = summary.get("method")
+    if is_foreign(name):
+        return bool(_own_method(summary).get("horizontal"))
     return name in METHODS and METHODS[str(name)].one_model
 
 
@@ -323,7 +327,16 @@ def _status(summary: Summary) -> str:
 
 def _is_agent(summary: Summary) -> bool:
     """Return whether the one client is its own server: what it catches up on never travels."""
-    return is_horizontal(summary) and METHODS[str(summary["method"])].agent
+    name = str(summary.get("method"))
+    if is_foreign(name):
+        return bool(_own_method(summary).get("agent"))
+    return is_horizontal(summary) and METHODS[name].agent
+
+
+def _own_method(summary: Summary) -> Mapping[str, Any]:
+    """Return what a summary says of a method of the user's own, whose code no report reads."""
+    found = summary.get(METHOD)
+    return found if isinstance(found, Mapping) else {}
 
 
 def _users(summary: Summary) -> list[Row]:

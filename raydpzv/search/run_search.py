@@ -24,7 +24,7 @@ from raydpzv.compare.run_comparison import STOPPED as STOPPED_EARLY
 from raydpzv.compare.run_comparison import PoolOptions, one_by_one
 from raydpzv.config import catalog
 from raydpzv.config.scenario import AnyScenario
-from raydpzv.config.toml import as_toml
+from raydpzv.config.toml import as_toml, as_tree
 from raydpzv.errors import SpecError, suggest
 from raydpzv.experiment.prepare import planned_privacy, prepare
 from raydpzv.files import SEARCH, is_search, write_atomically
@@ -63,6 +63,7 @@ from raydpzv.search.trial_results import (
 from raydpzv.sim.interfaces import Status
 from raydpzv.storage.download import link
 from raydpzv.storage.uploader import FolderUploader
+from raydpzv.trust import code_words, mark
 
 LEARNED_DRAWS = 30
 """Trials of a search that learns where no number is given: the first ten are random."""
@@ -515,3 +516,4 @@ def _write(
     if whole and results.best is not None:
         text = best_file(plan, results, as_toml(results.best.spec), command)
         write_atomically(folder / "best.toml", text.encode())
+        mark(folder, "best.toml", code_words(as_tree(results.best.spec)))

@@ -23,6 +23,7 @@ from raydpzv.experiment.prepare import unrecorded
 from raydpzv.files import SEARCH, write_atomically
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.search.search_plan import SearchPlan, Trial, read_search
+from raydpzv.trust import mark
 
 _DECISIONS = "decisions.jsonl"
 
@@ -51,12 +52,13 @@ def search_begun(folder: Path, plan: SearchPlan) -> AbstractContextManager[None]
                 f"or continue that one: raydpzv resume {folder}"
             )
 
-    return plan_written(folder, "search", SEARCH, plan.as_toml(), check)
+    return plan_written(folder, "search", SEARCH, plan.as_toml(), check, plan.code_words)
 
 
 def keep_plan(folder: Path, plan: SearchPlan) -> None:
     """Write down a plan that has grown, in a folder that is held, before its new trials begin."""
     write_atomically(folder / SEARCH, plan.as_toml().encode())
+    mark(folder, SEARCH, plan.code_words)
 
 
 def run_path(folder: Path, trial: Trial) -> Path:

@@ -24,11 +24,13 @@ from raydpzv.config.toml import as_tree, overridden, override, parse
 from raydpzv.config.tree import read_tree
 from raydpzv.errors import DataError, SpecError, suggest
 from raydpzv.experiment.prepare import planned_privacy
+from raydpzv.foreign import is_foreign
 from raydpzv.privacy.claims import Claim
 from raydpzv.search.space import KINDS, Dimension, in_order
 from raydpzv.search.suggest import Outcome, suggested
 from raydpzv.settings.bounds import Positive
 from raydpzv.settings.fields import Section
+from raydpzv.trust import code_words, require_trust
 
 METRICS = {
     f"{part}{name}": better
@@ -246,6 +248,13 @@ class SearchPlan:
             one["trials"], another["trials"] = one["trials"][:both], another["trials"][:both]
         return one == another
 
+    @property
+    def code_words(self) -> list[str]:
+        """The words of its scenarios that name a user's objects."""
+        specs = [trial.spec for trial in self.trials]
+        specs += [self.drawing.base] if self.drawing else []
+        return [word for spec in specs for word in code_words(as_tree(spec))]
+
     def as_toml(self) -> str:
         """Return the plan as TOML text."""
         return tomli_w.dumps(self._tree(located=True))
@@ -449,16 +458,28 @@ class _SearchFile(Section):
     trials: Annotated[tuple[_TrialFile, ...], Field(min_length=1)]
 
 
+def _code_words(plan: _SearchFile) -> Iterator[str]:
+    """Yield the words by which a plan names a user's objects, also those that it may yet draw."""
+    for part in (*plan.trials, plan.drawing):
+        if part:
+            yield from code_words(part.scenario)
+    for drawn in (plan.drawing, plan.population):
+        for dimension in drawn.space if drawn else ():
+            yield from (str(value) for value in dimension.values if is_foreign(value))
+
+
 def read_search(path: Path, moved: Sequence[str] = ()) -> SearchPlan:
     """Read a plan that `as_toml` wrote; moved: where its data are now, see `RunFolder.open`.
 
-    Raises DataError if it is damaged, SpecError if `moved` has another setting.
+    Raises DataError if it is damaged, SpecError if `moved` has another setting, InputError as
+    `raydpzv.trust.require_trust` does.
     """
     moved = check_moved(moved)
     try:
         found = _SearchFile.model_validate_json(
             json.dumps(read_tree(path, "the plan of a search"), default=str)
         )
+        require_trust(path.parent, path.name, _code_words(found))
         trials = tuple(
             Trial(
                 n,

@@ -15,6 +15,7 @@ import shutil
 import time
 import uuid
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ from raydpzv.records.run_writer import RunWriter
 from raydpzv.records.settings_diff import other_setting
 from raydpzv.search.population import step_sizes
 from raydpzv.search.space import literal
+from raydpzv.trust import code_words, trust_code
 
 MEASURED = ("accuracy", "loss", "roc_auc", "pr_auc", "balanced_accuracy", "concordance")
 _FACTS = "trial.json"
@@ -77,12 +79,13 @@ class TrialRun:
         while is_written(self.path) and time.monotonic() < until:
             time.sleep(_LOOK)
         there = RunFolder.open(self.path, self._moved())
-        if self._changed(there.spec()):
-            raise InputError(
-                f"{self.path}: holds the run of this trial with other step sizes; choose another "
-                "out folder"
-            )
-        experiment, folder, _ = continued(self.path, self._moved())
+        with self._trust(there):
+            if self._changed(there.spec(code=True)):
+                raise InputError(
+                    f"{self.path}: holds the run of this trial with other step sizes; choose "
+                    "another out folder"
+                )
+            experiment, folder, _ = continued(self.path, self._moved())
         return experiment, folder
 
     def final_report(self) -> dict[str, Any] | None:
@@ -127,7 +130,8 @@ class TrialRun:
                 "see, and leave it in its place"
             )
         there = RunFolder.open(copy, self._moved())
-        changed = self._changed(there.spec())
+        with self._trust(there):
+            changed = self._changed(there.spec(code=True))
         if facts.trial == self._trial and not changed:
             self._take_back(copy, facts)
         else:
@@ -159,7 +163,8 @@ class TrialRun:
 
         Those are more than its checkpoint counts where they were its last ones.
         """
-        checkpoint, method = there.checkpoint(), there.spec().method
+        with self._trust(there):
+            checkpoint, method = there.checkpoint(), there.spec(code=True).method
         if checkpoint is None:
             raise DataError(
                 f"{copy}: has no checkpoint from which another trial could resume: the run is "
@@ -197,6 +202,10 @@ class TrialRun:
         return {
             name: getattr(mine, name) for name, value in now.items() if getattr(mine, name) != value
         }
+
+    def _trust(self, there: RunFolder) -> AbstractContextManager[None]:
+        """Trust a folder whose scenario names no other code than the trial's own."""
+        return trust_code(set(code_words(there.settings())) <= set(code_words(as_tree(self._spec))))
 
     def _moved(self) -> list[str]:
         return locations(as_tree(self._spec))

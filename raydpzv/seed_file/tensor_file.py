@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from raydpzv.errors import DataError, InputError
 from raydpzv.files import write_atomically
-from raydpzv.foreign import is_foreign
+from raydpzv.foreign import importing, is_foreign
 
 _LENGTH = struct.Struct("<Q")
 _FLOAT32 = "F32"
@@ -84,7 +84,8 @@ def _of_torch(word: str) -> dict[str, RawTensor]:
     from raydpzv.models.initial_weights import read_weights  # loads torch
 
     try:
-        given = read_weights(word)
+        with importing(True):  # the word is the user's own, and of no folder
+            given = read_weights(word)
     except InputError as error:  # who has a seed file has no scenario, and so no such setting
         raise type(error)(str(error).replace("model.weights: ", "--weights: ", 1)) from None
     found = {}

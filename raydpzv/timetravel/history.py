@@ -148,7 +148,7 @@ class RunHistory(ABC):
     @cached_property
     def prepared(self) -> Prepared:
         """The run's scenario with its data, which must be those of the run."""
-        found = prepared_again(self.spec, self.folder)
+        found = prepared_again(self.folder)
         check_same(found, self.folder)
         check_recomputable(found, self.folder.path)
         return found

@@ -58,7 +58,7 @@ def _resume_comparison(run: Path, moved: Sequence[str], how: Execution) -> None:
     from raydpzv.compare.plan import read_comparison
     from scenarios.commands import compare
 
-    found = read_comparison(run / PLAN, moved)
+    found = read_comparison(run / PLAN, moved, code=True)
     if found.tune:
         raise InputError(
             f"{run}: holds the runs of a grid, and only tune chooses settings from them; continue "

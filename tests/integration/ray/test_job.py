@@ -156,14 +156,9 @@ def test_the_pages_commands_run_with_and_without_a_token(either_head, project, h
 
 def test_a_run_without_the_clusters_token_is_refused_in_words(head, tmp_path):
     command = [str(BIN / "raydpzv"), "run", "vafl", "--runner", "ray", "--address", head.address]
-    refused = subprocess.run(
-        command,
-        env=without_token() | {"RAY_AUTH_MODE": "disabled"},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    without = without_token() | {"RAY_AUTH_MODE": "disabled"}
+    how = {"cwd": tmp_path, "capture_output": True, "text": True, "check": False}
+    refused = subprocess.run(command, env=without, **how)
     assert refused.returncode == 2, refused.stderr
     assert "RAY_AUTH_MODE: wanted token, since Ray" in refused.stderr
     del without["RAY_AUTH_MODE"]

@@ -1,0 +1,136 @@
+"""Whether code that a folder names may run: in a folder that this user made on this machine, or by
+a word.
+
+A scenario with a colon is a program. Whoever makes a folder chooses which functions of a project
+are called, and with which options. The plan of a run, a comparison or a search that names code has
+a mark beside it: a keyed digest of the file. The key lies in the user's home, so nobody else can
+make a mark, and a plan that was changed has none.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import secrets
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any
+
+from raydpzv.errors import InputError
+from raydpzv.files import write_atomically
+from raydpzv.foreign import allow_imports, is_foreign, is_handed, shown_name
+
+_TRUSTED: ContextVar[bool] = ContextVar("trusted", default=False)
+_KEY_BYTES = 32
+_SHOWN = 3
+"""Words that a complaint names."""
+
+
+@contextmanager
+def trust_code(trust: bool = True) -> Iterator[None]:
+    """Inside, folders may name code whoever made them, as with `--trust-code`.
+
+    trust: False leaves things as they are.
+    """
+    before = _TRUSTED.set(trust or _TRUSTED.get())
+    try:
+        yield
+    finally:
+        _TRUSTED.reset(before)
+
+
+def code_words(tree: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the words of a scenario's tree that name a user's objects."""
+    model = _table(tree, "model")
+    found = [_table(tree, "method").get("name"), _table(tree, "data").get("source")]
+    found += [model.get(key) for key in ("kind", "bottom", "head", "loss")]
+    for several in (model.get("bottoms"), model.get("weights")):
+        found += several.values() if isinstance(several, Mapping) else _listed(several)
+    found.append(_table(tree, "evaluate").get("metrics"))
+    return tuple(dict.fromkeys(str(word) for word in found if is_foreign(word)))
+
+
+def _table(tree: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    found = tree.get(name)
+    return found if isinstance(found, Mapping) else {}
+
+
+def _listed(value: Any) -> Iterable[Any]:
+    return value if isinstance(value, list | tuple) else [value]
+
+
+def require_trust(folder: Path, plan: str, words: Iterable[str]) -> None:
+    """Raise InputError for a folder of somebody else whose plan names code; else allow imports.
+
+    plan: the name of the file with the scenario, or those of many runs; words: those of
+    `code_words`. An object that this process was handed is the caller's own.
+    """
+    unknown = list(dict.fromkeys(word for word in words if not is_handed(word)))
+    if not unknown:
+        return
+    if not _TRUSTED.get() and not _is_marked(folder, plan):
+        more = f" and {len(unknown) - _SHOWN} more" if len(unknown) > _SHOWN else ""
+        raise InputError(
+            f"{folder}: {plan} names code, {', '.join(map(shown_name, unknown[:_SHOWN]))}{more}, "
+            f"and {_why(folder)}; read it, and give --trust-code (in Python: with "
+            "raydpzv.trust_code():) if that code may run"
+        )
+    allow_imports()
+
+
+def mark(folder: Path, plan: str, words: Collection[str]) -> None:
+    """Mark a plan as this user's, if it names code; without a home that can be written, do not."""
+    if words:
+        with suppress(OSError, RuntimeError):
+            made = _digest(folder / plan, _key()).encode()
+            write_atomically(_mark(folder, plan), made, mode=0o600)
+
+
+def _mark(folder: Path, plan: str) -> Path:
+    """Return the path of a mark. Copies of runs leave out hidden files: another machine has another
+    key.
+    """
+    return folder / f".{plan}.mark"
+
+
+def _is_marked(folder: Path, plan: str) -> bool:
+    path = _mark(folder, plan)
+    try:
+        made = path.read_text(encoding="ascii") if path.is_file() else ""
+        return hmac.compare_digest(made, _digest(folder / plan, _key()))
+    except (OSError, ValueError, RuntimeError):
+        return False
+
+
+def _why(folder: Path) -> str:
+    try:
+        owner = folder.stat().st_uid
+    except OSError:
+        owner = os.geteuid()
+    if owner != os.geteuid():
+        return f"another user made this folder (uid {owner})"
+    return "you did not make this folder on this machine, or it was changed since"
+
+
+def _digest(path: Path, key: bytes) -> str:
+    return hmac.new(key, hashlib.sha256(path.read_bytes()).digest(), "sha256").hexdigest()
+
+
+def _key() -> bytes:
+    """Return the user's key on this machine, made when it is first asked for. Raises OSError."""
+    home = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "raydpzv"
+    path = home / "key"
+    if not path.exists():
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        scratch = home / f".key.{secrets.token_hex(8)}"
+        write_atomically(scratch, secrets.token_bytes(_KEY_BYTES), mode=0o600)
+        with suppress(FileExistsError):  # another process was first
+            os.link(scratch, path)
+        scratch.unlink()
+    found, key = os.lstat(path), path.read_bytes()
+    if found.st_uid != os.geteuid() or found.st_mode & 0o077 or len(key) != _KEY_BYTES:
+        raise PermissionError(f"{path}: is not this user's alone")
+    return key
