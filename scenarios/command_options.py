@@ -276,7 +276,7 @@ class FetchCommand(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReplayCommand(Options):
+class ReplayCommand(OtherFolders):
     """Rebuild the models of a run folder or a seed file; check every bit. Of a folder also at any
     update.
     """
