@@ -73,7 +73,7 @@ def _explain(error: Any) -> None:
 app = typer.Typer(
     cls=CommandGroup,
     invoke_without_command=True,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )

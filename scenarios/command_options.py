@@ -404,9 +404,7 @@ class WatchCommand(OtherFolders):
 
 @dataclass(frozen=True, kw_only=True)
 class PublishCommand(Options):
-    """Write what may leave of a private run, all covered by an ε; with --compact, a run's models as
-    a seed file.
-    """
+    """Write what may leave of a private run; with --compact, models as a seed file."""
 
     run: Annotated[Path, Argument()]
     """Run folder."""

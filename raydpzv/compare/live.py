@@ -196,9 +196,12 @@ def serve(
 
 
 def _bound(port: int, live: LivePage) -> _Server:
-    for tried in range(port, min(port + _PORTS, 65536)):
+    ports = range(port, min(port + _PORTS, 65536))
+    for tried in ports:
         try:
             return _Server(tried, live)
         except OSError:
             continue
-    raise InputError(f"--port: none of {port} to {port + _PORTS - 1} is free on this machine")
+    if not ports:
+        raise InputError(f"--port: wanted at most 65535, got {port}")
+    raise InputError(f"--port: none of {port} to {ports[-1]} is free on this machine")

@@ -8,12 +8,14 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from filelock import FileLock
+from typer.testing import CliRunner
 
 import scenarios
 from raydpzv.config.catalog import names
 from raydpzv.errors import RunError
 from raydpzv.records.run_folder import drop_checkpoints
 from raydpzv.records.store import read_rows
+from scenarios.cli import app
 from scenarios.commands import resume
 from tests.helpers.commands import call, changed, complaint
 from tests.helpers.programs import start
@@ -35,6 +37,13 @@ def frozen(tmp_path_factory):
     folder = tmp_path_factory.mktemp("frozen") / "run"
     assert call("run", "frozen", *QUICK, "--out", folder).exit_code == 0
     return folder
+
+
+def test_the_list_of_commands_is_whole_at_120_columns():
+    said = CliRunner().invoke(app, ["--help"], terminal_width=120).stdout
+    commands = said.partition("Commands:")[2].splitlines()
+    assert len(commands) > 10
+    assert not [line for line in commands if line.endswith("...")]
 
 
 def test_run_prints_one_screen_or_every_table_and_writes_a_folder(tmp_path):
