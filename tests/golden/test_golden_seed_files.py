@@ -6,6 +6,7 @@ Other programs can test their readers with them. After a change of the format th
 """
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from raydpzv.files import sha256
 from raydpzv.seed_file.seed_format import encode_seed_file
 from raydpzv.seed_file.seed_replay import read_seed_file, rebuilt
 from raydpzv.zo.philox import COS, LOG, SIN, normals, signs
-from tests.helpers.seed_samples import BASE, base_tensors, vectors
+from tests.helpers.seed_samples import BASE, base_tensors, header, vectors
 
 FOLDER = Path(__file__).parent / "seed_files"
 RECORD = FOLDER / "expected.json"
@@ -58,6 +59,12 @@ def test_the_specification_has_the_check_values():
     assert ", ".join(str(int(sign)) for sign in signs(0, 0, 8)) in page
     for name, constants in (("l", LOG), ("c", COS), ("s", SIN)):
         assert f"{name} = {' '.join(map(str, constants))}" in page
+
+
+def test_the_specification_shows_a_whole_header():
+    page = (Path(__file__).parents[2] / "docs" / "seed-file.md").read_text()
+    (shown,) = re.findall(r"```json\n(.*?)```", page, re.DOTALL)
+    assert json.loads(shown) == header((FOLDER / "momentum.seeds").read_bytes())
 
 
 def write() -> None:

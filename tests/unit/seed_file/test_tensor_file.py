@@ -112,7 +112,10 @@ def test_the_digest_of_frozen_weights_is_the_one_that_the_page_specifies():
         "ids": RawTensor("I64", (1,), bytes(8)),
         "trained": RawTensor.of(np.ones(2, np.float32)),
     }
+    many = [f"a{letter}" for letter in "zyxwvutsrqponmlkjihgfedcba"]
+    tensors |= {name: RawTensor.of(np.zeros(1, np.float32)) for name in many}
     text = b"a [1]\n" + np.array([0.5], "<f4").tobytes()
+    text += b"".join(f"{name} [1]\n".encode() + bytes(4) for name in sorted(many))
     text += b"b.weight [2, 3]\n" + np.arange(6, dtype="<f4").tobytes()
     text += b"scale []\n" + np.array([3], "<f4").tobytes()
     assert frozen_sha256(tensors, {"trained"}) == hashlib.sha256(text).digest()
