@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 from raydpzv.compare.file import asked, resolved
 from raydpzv.compare.plan import Comparison, Planned, check_alike, read_comparison
 from raydpzv.compare.results import RUNS_FOLDER, collect
-from raydpzv.compare.run_comparison import PoolOptions, check_ready, opened, unfinished
+from raydpzv.compare.run_comparison import (
+    PoolOptions,
+    check_ready,
+    check_same_data,
+    opened,
+    unfinished,
+)
 from raydpzv.config import catalog
 from raydpzv.config.scenario import AnyScenario
 from raydpzv.errors import InputError, SpecError
@@ -140,6 +146,7 @@ def carry_out(
     if new:
         check_ready(comparison)
     with opened(folder, comparison):
+        check_same_data(folder, comparison)
         todo = unfinished(folder, comparison)
         if todo and not new:
             check_ready(comparison)

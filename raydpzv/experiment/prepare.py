@@ -4,7 +4,6 @@ written.
 
 from __future__ import annotations
 
-import functools
 import hmac
 import math
 from abc import ABC, abstractmethod
@@ -21,6 +20,7 @@ from raydpzv.config.toml import scenario_sha256
 from raydpzv.data.generated import GeneratedSplit, GeneratedTable
 from raydpzv.data.held_out import check_both_classes, limit, with_validation
 from raydpzv.data.horizontal import Partition, split_rows
+from raydpzv.data.read_once import ReadOnce
 from raydpzv.data.scaling import encoded, scale, scale_by
 from raydpzv.data.sources import Request, load
 from raydpzv.data.table import Split, Table
@@ -51,6 +51,7 @@ from raydpzv.sim.virtual import Timing
 if TYPE_CHECKING:  # Arrow, which privacy before a run does not need
     from raydpzv.records.store import Rows
 
+_ROWS, _LAST_PARTS = ReadOnce(256), ReadOnce(1)
 TableChange = Callable[[Table], Table]
 Goal = tuple[str, str | None]
 """The loss, and what a user's own takes (`Request.targets`)."""
@@ -521,9 +522,9 @@ def _of_users(spec: HorizontalScenario, rows: int | None) -> ReleasePlan | None:
         or spec.privacy.mode == "none"
     ):
         return None
-    found = user_privacy(
-        spec, _parts(spec.data.model_dump_json(), spec.split, spec.users, spec.seed, spec.goal)
-    )
+    given = (spec.split, spec.users, spec.seed, spec.goal)
+    parts = _LAST_PARTS.of(spec.data, _parts, spec.data.model_dump_json(), *given)
+    found = user_privacy(spec, parts)
     return found.claims if found else None
 
 
@@ -538,19 +539,18 @@ _UNRECORDED: dict[str, Callable[[Any], str | None]] = {
 
 
 def _rows_of(spec: VerticalScenario) -> int:
-    return _rows(spec.data.model_dump_json(), spec.split.model_dump_json(), spec.seed, spec.goal)
+    sections = (spec.data.model_dump_json(), spec.split.model_dump_json())
+    return _ROWS.of(spec.data, _rows, *sections, spec.seed, spec.goal)
 
 
-@functools.cache
 def _rows(data: str, split: str, seed: int, goal: Goal) -> int:
-    """Return how many training rows sections as JSON have: a cache cannot keep their tables."""
+    """Return how many training rows sections as JSON have."""
     holders = SplitSection.model_validate_json(split).holders
     section = DataSection.model_validate_json(data)
     request = Request(section, Key(seed) / "data", None, (), holders, *goal)
     return load_data(request).train.rows
 
 
-@functools.lru_cache(1)
 def _parts(
     data: str, how: HorizontalSplitSection, users: UsersSection | None, seed: int, goal: Goal
 ) -> Partition:
