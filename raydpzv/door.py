@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Mapping, Sequence
+from dataclasses import replace
 from os import PathLike
 from typing import Any
 
@@ -10,15 +11,8 @@ import numpy as np
 
 from raydpzv.config.scenario import AnyScenario
 from raydpzv.config.toml import parse
-from raydpzv.data.own_data import (
-    OwnData,
-    as_array,
-    by_ids,
-    labels,
-    numbered_owners,
-    own_data,
-    side_by_side,
-)
+from raydpzv.data.own_data import OwnData, labels, own_data, side_by_side
+from raydpzv.data.own_rows import by_ids, in_one_order
 from raydpzv.data.table import View
 from raydpzv.errors import DataError, SpecError, suggest
 from raydpzv.foreign import handle, is_foreign, numbered, shown_name
@@ -32,6 +26,7 @@ _TABLES = {
     "classes": "data.classes",
     "scale": "data.scale",
     "embedding": "model.embedding",
+    "integers": "model.integers",
     "every": "evaluate.every",
     "weights": "model.weights",
     "partial_weights": "model.partial_weights",
@@ -85,12 +80,13 @@ def horizontal(
     SpecError and DataError.
     """
     numbers = _numbers(loss, settings)
-    found = own_data(data, numbers=numbers)
     clients = int(clients) if isinstance(clients, np.integer) else clients
     counted = isinstance(clients, int)
-    owners = None if counted else numbered_owners(clients, len(found.x))  # type: ignore[arg-type]
-    many = clients if counted else int(owners.max()) + 1  # type: ignore[union-attr]
-    found = _with_test(found, own_data(test, numbers=numbers) if test is not None else None, owners)
+    if clients is None:
+        raise DataError("clients: wanted how many there are, or the owner of each row, got None")
+    found = own_data(data, numbers=numbers, owners=None if counted else clients)
+    many = clients if found.owners is None else int(found.owners.max()) + 1
+    found = _with_test(found, own_data(test, numbers=numbers) if test is not None else None)
     tree: dict[str, Any] = {
         "data": {"source": numbered(found, "data")},
         "split": {"how": "iid" if counted else "owners", "clients": many},
@@ -143,7 +139,7 @@ def vertical(
     numbers = _numbers(loss, settings)
     found = _of_views(views, labels, numbers)
     if test is not None:
-        found = _with_test(found, _of_test(test, views, found.views, numbers), None)
+        found = _with_test(found, _of_test(test, views, found.views, numbers))
     tree: dict[str, Any] = {
         "data": {"source": numbered(found, "data")},
         "split": {"how": "views", "clients": many} | ({"names": names} if names else {}),
@@ -153,13 +149,16 @@ def vertical(
 
 
 def _of_views(views: Sequence[Any] | Mapping[str, Any], y: Any, numbers: bool | None) -> OwnData:
+    """Return the records of all parties, those of frames in the order of the first one's index."""
     named = (
         dict(views)
         if isinstance(views, Mapping)
         else {str(m): view for m, view in enumerate(views)}
     )
-    flat, found = side_by_side(named)
-    listed = labels(as_array(y, "y"), "y", numbers=numbers)
+    titled = {f"the view of {name}": view for name, view in named.items()}
+    *ordered, y = in_one_order(titled | {"y": y}).values()
+    flat, found = side_by_side(dict(zip(named, ordered, strict=True)))
+    listed = labels(y, "y", numbers=numbers)
     if len(listed) != len(flat):
         raise DataError(f"data: wanted one label a record, {len(flat)}, got {len(listed)}")
     return OwnData(flat, listed, views=found)
@@ -188,14 +187,8 @@ def _of_test(test: Any, views: Any, wanted: Sequence[View], numbers: bool | None
     return found
 
 
-def _with_test(data: OwnData, test: OwnData | None, owners: np.ndarray | None) -> OwnData:
-    if test is not None:
-        return OwnData(
-            data.x, data.y, test.x, test.y, owners, data.features, data.views, data.users
-        )
-    return OwnData(
-        data.x, data.y, data.x_test, data.y_test, owners, data.features, data.views, data.users
-    )
+def _with_test(data: OwnData, test: OwnData | None) -> OwnData:
+    return data if test is None else replace(data, x_test=test.x, y_test=test.y)
 
 
 def _numbers(loss: Any, settings: Mapping[str, Any]) -> bool | None:

@@ -6,6 +6,7 @@ there.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import os
@@ -19,7 +20,7 @@ from typing import Any
 import numpy as np
 from filelock import FileLock
 
-from raydpzv.data.own_data import as_array
+from raydpzv.data.own_arrays import numbers_of
 from raydpzv.errors import DataError, InputError
 from raydpzv.files import as_json, file_sha256, write_atomically
 from raydpzv.foreign import source_digest
@@ -58,7 +59,7 @@ def features(
         raise InputError(f"features: wanted an nn.Module, got {type(module).__name__}")
     if not isinstance(batch, int) or batch < 1:
         raise InputError(f"features: batch wants a whole number of at least 1, got {batch!r:.60}")
-    rows = as_array(x, "x")
+    rows = numbers_of(x, "x")
     if rows.ndim < 2 or not len(rows):
         raise DataError(
             f"features: x has the shape {rows.shape}: wanted at least one record, [D, ...]"
@@ -82,6 +83,26 @@ def features(
             "for it (features(..., folder=...)), or set XDG_CACHE_HOME"
         ) from error
     return np.load(path, mmap_mode="r")
+
+
+def _typed(module: Any, rows: np.ndarray) -> np.ndarray:
+    """Return records as int64 to a module that takes whole numbers, else as float32. Raises
+    DataError for what is neither.
+    """
+    from raydpzv.models.own_model import takes_whole_numbers  # loads torch
+
+    kind = np.int64 if takes_whole_numbers(lambda: copy.deepcopy(module), rows.shape[1:]) else None
+    with np.errstate(invalid="ignore", over="ignore"):
+        found = rows.astype(kind or np.float32)
+    wrong = found != rows if kind else ~np.isfinite(found)
+    if wrong.any():
+        row, *place = (int(n) for n in np.argwhere(wrong)[0])
+        wanted = "whole numbers, which the module takes," if kind else "finite numbers"
+        raise DataError(
+            f"features: x has {rows[(row, *place)]:g} in row {row} (counted from 0), feature "
+            f"{tuple(place)}: wanted {wanted} in each"
+        )
+    return found
 
 
 class _Prefix:
@@ -112,6 +133,10 @@ class _Prefix:
                 f"features: record {row} has features that are not finite; look at its values"
             )
         return array
+
+    def set_type(self) -> None:
+        """Give the records the type that the module takes."""
+        self._rows = _typed(self._module, self._rows)
 
     def check(self) -> None:
         """Refuse a module that is random, or that mixes records of a batch of distinct ones. Raises
@@ -150,7 +175,7 @@ class _Prefix:
 
     def _tensor(self, ids: np.ndarray) -> torch.Tensor:
         rows = np.ascontiguousarray(self._rows[ids])
-        return torch.from_numpy(rows.astype(np.float32 if rows.dtype.kind == "f" else np.int64))
+        return torch.from_numpy(rows)
 
     def _called(self, x: torch.Tensor, records: str) -> torch.Tensor:
         try:
@@ -184,6 +209,7 @@ def _compute(path: Path, made_of: dict[str, Any], prefix: _Prefix, say: Progress
     scratch = path.with_suffix(".part")
 
     def write() -> None:
+        prefix.set_type()
         first = prefix.at(0)
         prefix.check()
         shape = (prefix.records, *first.shape[1:])

@@ -121,7 +121,7 @@ def _other(table: Table, record: np.ndarray) -> np.ndarray:
     if table.vocabulary is not None:
         return table.vocabulary - 1 - record
     levels = np.array(table.levels or [0] * len(record)).reshape(-1, *[1] * (record.ndim - 1))
-    return np.where(levels > 0, levels - 1 - record, _FACTOR * record).astype(np.float32)
+    return np.where(levels > 0, levels - 1 - record, _FACTOR * record).astype(record.dtype)
 
 
 def chosen(

@@ -206,21 +206,24 @@ def _party_weights(spec: VerticalScenario) -> Iterator[str]:
         )
     if spec.model.lora and spec.model.initial != "random":
         yield (
-            f'model.initial: wanted "random" with model.lora, got "{spec.model.initial}"; leave'
-            " it out"
+            f'model.initial: wanted "random" with model.lora, got "{spec.model.initial}"; leave it '
+            "out"
         )
+    for party in spec.model.integers if isinstance(spec.model.integers, tuple) else ():
+        if party not in known[:-1]:
+            hint = suggest(party, known[:-1])
+            yield f'model.integers: wanted parties, got "{party}". {hint}'.rstrip()
     yield from _of_own_models(spec, [spec.model.bottom_of(m) for m in clients])
     yield from _engine(spec)
 
 
 def _of_own_models(spec: AnyScenario, models: Sequence[str]) -> Iterator[str]:
-    """Complain of adapters and a folder for models that the program draws; models: their names."""
-    for setting, given in (("lora", spec.model.lora), ("folder", spec.model.folder)):
-        if given and not any(map(is_foreign, models)):
+    """Complain of settings of a user's models, for those of the program; models: their names."""
+    for setting in ("lora", "folder", "integers"):
+        if getattr(spec.model, setting) is not None and not any(map(is_foreign, models)):
             yield (
                 f'model.{setting}: wanted a model of your own ("module:attribute"), got '
-                f'"{models[0]}", whose weights '
-                "are drawn; leave it out"
+                f'"{models[0]}", which the program draws; leave it out'
             )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zipfile
 import zlib
-from collections.abc import Container
+from collections.abc import Container, Iterable
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +15,11 @@ from raydpzv.data.table import Split, Table
 from raydpzv.errors import DataError
 
 _NAMES = ("x", "y", "x_test", "y_test")
+_STRANGER = "!a label that no other row has"
+_TRUTH = {"true": True, "false": False}
+_BOOLEANS = {"1": "true", "0": "false"}
+_NEITHER = "\0true or false"
+"""A boolean to a list of texts: no text of the list."""
 
 
 def read_views(request: Request) -> Table | Split:
@@ -58,17 +63,16 @@ def numbered_labels(
     """Return the labels of both parts by their array's name, int [D] each, and how many classes
     there are.
 
-    Labels of a public list are numbered by their place in it. Without a list they are numbers
-    already, and there is one class more than the largest. Raises DataError.
+    Labels of a public list are numbered by their place in it, each by itself. Without a list they
+    are numbers already, and there is one class more than the largest. Raises DataError.
     """
     known = request.labels
     labels = {part: array for part, array in arrays.items() if part in _NAMES[1::2]}
     if request.strangers:
-        labels["y"] = labels["y"].astype(np.int64)
-        labels["y"][list(request.strangers)] = 1 + max(
-            int(found.max()) for found in labels.values()
-        )
+        labels["y"] = labels["y"].astype(object)
+        labels["y"][list(request.strangers)] = _stranger(labels.values(), listed=known is not None)
     if known is None:
+        labels = {part: found.astype(np.int64) for part, found in labels.items()}
         for part, found in labels.items():
             if found.max() >= len(labels["y"]):
                 raise DataError(
@@ -79,11 +83,33 @@ def numbered_labels(
         return labels, 1 + max(int(found.max()) for found in labels.values())
     placed = {}
     for part, found in labels.items():
-        values, place = np.unique(found, return_inverse=True)
-        placed[part] = np.array(known.places(map(str, values.tolist())))[place]
+        number: dict[tuple[type, object], int] = {}
+        place = [number.setdefault((type(each), each), len(number)) for each in found.tolist()]
+        texts = (as_written(each, type(known.values[0])) for _, each in number)
+        placed[part] = np.array(known.places(texts))[place]
         if (outside := np.flatnonzero(placed[part] < 0)).size:
             raise known.refusal(found[outside[0]], int(outside[0]), f'array {part} of "{name}"')
     return placed, len(known)
+
+
+def _stranger(labels: Iterable[np.ndarray], *, listed: bool) -> object:
+    """Return a label that no record has, and of another type where a list says what labels are."""
+    return _STRANGER if listed else 1 + max(int(found.max()) for found in labels)
+
+
+def as_written(label: object, kind: type) -> str:
+    """Return a label as a file would write it for a public list of values of a kind.
+
+    It depends on the label alone. An array of booleans that gets a number, or a text, makes 1 of
+    true, or "True": so these are one label to a list of numbers or of booleans.
+    """
+    if kind is str:
+        return _NEITHER if isinstance(label, bool) else str(label)
+    if isinstance(label, str):
+        label = _TRUTH.get(label.strip().lower(), label)
+    if kind is bool:
+        return _BOOLEANS.get(str(label).strip(), str(label))
+    return str(int(label)) if isinstance(label, bool) else str(label)
 
 
 def _arrays(file: Path) -> dict[str, np.ndarray]:

@@ -14,7 +14,7 @@ from raydpzv.data.cells import read_cells
 from raydpzv.data.held_out import hold_out
 from raydpzv.data.scaling import standardise
 from raydpzv.data.sources import Request
-from raydpzv.data.table import Split, Table
+from raydpzv.data.table import Split, Table, narrow
 
 FEATURES = ("Time", *(f"V{i}" for i in range(1, 29)), "Amount")
 _FILE, _LABEL = "creditcard.csv", "Class"
@@ -25,7 +25,7 @@ def read_folder(request: Request) -> Split:
     """Return training and test rows, x [D, 30]; class 1 is a fraud. Raises DataError."""
     cells = read_cells(request, _FILE, (*FEATURES, _LABEL))
     frauds = cells.codes(_LABEL, {"0": 0, "1": 1}).astype(int)
-    table = Table("creditcard", cells.numbers(FEATURES), frauds, 2, FEATURES)
+    table = Table("creditcard", narrow(cells.numbers(FEATURES)), frauds, 2, FEATURES)
     split = standardise(Split(*hold_out(table, _TESTED, request.draws)))
     rare, others = np.flatnonzero(split.train.y == 1), np.flatnonzero(split.train.y == 0)
     some = (request.draws / "thinned").generator().permutation(others)[: int(_KEPT * len(others))]

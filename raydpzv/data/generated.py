@@ -28,7 +28,7 @@ import numpy as np
 from raydpzv.data.horizontal import EvenParts, check_alpha, check_enough
 from raydpzv.data.scaling import per_column
 from raydpzv.data.sources import Request, Source
-from raydpzv.data.table import Table
+from raydpzv.data.table import Table, narrow
 from raydpzv.errors import InputError, SpecError
 from raydpzv.keys import Key
 from raydpzv.registry import DATA_SOURCES
@@ -76,7 +76,7 @@ def synthetic(request: Request) -> Table:
     y = _shuffled_labels(data, key, data.columns)
     centres = (key / "centres").generator().standard_normal((data.generated_classes, data.columns))
     noise = (key / "points").generator().standard_normal((data.rows, data.columns))
-    return Table("synthetic", centres[y] + noise, y, data.generated_classes)
+    return Table("synthetic", narrow(centres[y] + noise), y, data.generated_classes)
 
 
 def synthetic_survival(request: Request) -> Table:
@@ -93,9 +93,8 @@ def synthetic_survival(request: Request) -> Table:
     unit_D2 = (key / "times").generator().standard_exponential((data.rows, 2))
     event_D, censored_D = unit_D2[:, 0] * np.exp(-x_DF @ beta_F), 2 * unit_D2[:, 1]
     happened_D = event_D <= censored_D
-    return Table(
-        "synthetic_survival", x_DF, happened_D.astype(int), 2, times=np.minimum(event_D, censored_D)
-    )
+    times_D = np.minimum(event_D, censored_D)
+    return Table("synthetic_survival", narrow(x_DF), happened_D.astype(int), 2, times=times_D)
 
 
 def synthetic_series(request: Request) -> Table:
@@ -112,7 +111,7 @@ def synthetic_series(request: Request) -> Table:
     time = np.arange(data.steps)[None, :, None] / data.steps
     waves = np.sin(2 * np.pi * cycles * time + phase)
     noise = (key / "noise").generator().standard_normal((data.rows, data.steps, data.columns))
-    return Table("synthetic_series", waves + noise / 2, y, data.generated_classes)
+    return Table("synthetic_series", narrow(waves + noise / 2), y, data.generated_classes)
 
 
 def synthetic_reviews(request: Request) -> Table:

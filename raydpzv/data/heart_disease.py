@@ -21,7 +21,7 @@ from raydpzv.data.files import missing
 from raydpzv.data.held_out import stratified_rows
 from raydpzv.data.scaling import standardise
 from raydpzv.data.sources import Request
-from raydpzv.data.table import Split, Table
+from raydpzv.data.table import Split, Table, narrow
 from raydpzv.errors import DataError
 
 _WANTED = 'data set "heart_disease"'
@@ -133,7 +133,7 @@ def _divided(x_DF: np.ndarray, y_D: np.ndarray, silo: int) -> Split:
             "have both classes "
             "for training and test; get the files again"
         )
-    table = Table("heart_disease", x_DF, y_D, 2, FEATURES, silos=np.full(len(y_D), silo))
+    table = Table("heart_disease", narrow(x_DF), y_D, 2, FEATURES, silos=np.full(len(y_D), silo))
     return standardise(Split(table.select(drawn[0]), table.select(drawn[1])))
 
 

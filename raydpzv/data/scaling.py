@@ -12,12 +12,16 @@ from dataclasses import replace
 import numpy as np
 
 from raydpzv.data.files import one_line
-from raydpzv.data.table import Split, Table, blocks
+from raydpzv.data.table import Split, Table, blocks, narrow
 from raydpzv.errors import DataError, SpecError, suggest
 
 Constants = float | tuple[float, ...] | Mapping[str, float]
 """One number for all columns, one for each, or one for each column that is named."""
 _LISTED = 8
+_LEAST_KEPT = 1e-3
+"""Rounding beside a column's deviation that changes nothing."""
+_NOISE = 1e-9
+"""Deviation beside the size of a column's fractions that may be their own rounding."""
 
 
 def encoded(split: Split) -> Split:
@@ -43,7 +47,7 @@ def encoded(split: Split) -> Split:
         features = [
             n for n, width in zip(table.features, widths, strict=True) for _ in range(width)
         ]
-        x = np.concatenate([column.astype(np.float32) for column in columns], axis=1)
+        x = np.concatenate([column.astype(table.x.dtype) for column in columns], axis=1)
         return replace(table, x=x, features=tuple(features), levels=None)
 
     return Split(of(split.train), of(split.test), split.validation and of(split.validation))
@@ -76,7 +80,19 @@ def standardise(split: Split) -> Split:
     squares = sum(
         np.square(block - centre).sum(axis=_pooled(train), keepdims=True) for block in blocks(train)
     )
-    return _rescale(split, centre, np.sqrt(squares / (train.size / centre.size)))
+    width = np.sqrt(squares / (train.size / centre.size))
+    return _rescale(split, centre, _unless_rounding(width, centre, train))
+
+
+def _unless_rounding(width: np.ndarray, centre: np.ndarray, x: np.ndarray) -> np.ndarray:
+    """Return deviations, 0 for those that may be the rounding of a sum of equal float64 values.
+
+    Sums of equal float32 values do not round in float64. The bound is scikit-learn's.
+    """
+    if x.dtype == np.float32:
+        return width
+    noise = len(x) * np.finfo(np.float64).eps * np.abs(centre)
+    return np.where(width > noise, width, 0.0)
 
 
 def scale(split: Split, how: str) -> Split:
@@ -155,10 +171,17 @@ def _unit(split: Split) -> Split:
     return _rescale(split, low, high - low)
 
 
+def _is_narrow(split: Split) -> bool:
+    """Return whether features are float32 already."""
+    parts = (split.train, split.test, split.validation or split.train)
+    return all(part.x.dtype == np.float32 for part in parts)
+
+
+_AS_IS = np.zeros(1), np.ones(1)
 SCALINGS: dict[str, Callable[[Split], Split]] = {
     "standard": standardise,
     "unit": _unit,
-    "none": lambda split: split,
+    "none": lambda split: split if _is_narrow(split) else _rescale(split, *_AS_IS),
 }
 """The choices of `scale`."""
 
@@ -169,16 +192,65 @@ def _pooled(x: np.ndarray) -> tuple[int, ...]:
 
 
 def _rescale(split: Split, centre: np.ndarray, width: np.ndarray) -> Split:
-    """Return (x - centre) / width, and 0 where the training rows hold one value only."""
-    constant = width == 0  # exactly: float64 sums of equal float32 values do not round
+    """Return (x - centre) / width as float32, and 0 where the training rows hold one value only.
+
+    Raises DataError for a column whose values differ by less than float32 holds.
+    """
+    constant = width == 0
     gain = np.where(constant, 0.0, 1.0 / np.where(constant, 1.0, width))
 
     def moved(table: Table) -> Table:
-        out = np.empty_like(table.x)
+        out, narrowing = np.empty(table.x.shape, np.float32), _Narrowing(table)
         for source, target in zip(blocks(table.x), blocks(out), strict=True):
-            target[...] = (source - centre) * gain
-        return replace(table, x=out)
+            exact = (source - centre) * gain
+            target[...] = narrow(exact)
+            narrowing.note(exact, target)
+        scaled = replace(table, x=out)
+        if table is split.train:
+            narrowing.check()
+        return scaled
 
     return Split(
         moved(split.train), moved(split.test), split.validation and moved(split.validation)
     )
+
+
+class _Narrowing:
+    """What float32 keeps of columns that are float64: their largest rounding beside their spread."""
+
+    def __init__(self, table: Table) -> None:
+        self._table, self._rows = table, 0
+        self._sums = np.zeros((2, math.prod(table.shape)))
+        self._lost, self._largest = np.zeros((2, math.prod(table.shape)))
+        self._first: np.ndarray | None = None
+        self._whole = np.ones(math.prod(table.shape), bool)
+
+    def note(self, exact: np.ndarray, kept: np.ndarray) -> None:
+        """Compare rows [B, ...] before and after they are float32."""
+        if self._table.x.dtype == np.float32:
+            return
+        exact = exact.reshape(len(exact), -1)
+        self._first = exact[0] if self._first is None else self._first
+        moved = exact - self._first
+        self._sums += moved.sum(0), np.square(moved).sum(0)
+        self._rows += len(exact)
+        rounding = np.abs(kept.reshape(exact.shape) - exact)
+        np.maximum(self._lost, rounding.max(0), out=self._lost)
+        np.maximum(self._largest, np.abs(exact).max(0), out=self._largest)
+        self._whole &= (exact == np.rint(exact)).all(0)
+
+    def check(self) -> None:
+        """Raise DataError for a column of which float32 loses what tells its rows apart."""
+        mean, squares = self._sums / max(self._rows, 1)
+        spread = np.sqrt(np.maximum(squares - mean * mean, 0))
+        told = self._whole | (spread > _NOISE * self._largest)
+        lost = np.flatnonzero(told & (spread > 0) & (self._lost > _LEAST_KEPT * spread))
+        if not lost.size:
+            return
+        place = [int(n) for n in np.unravel_index(int(lost[0]), self._table.shape)]
+        value = float(self._table.x[(0, *place)])
+        raise DataError(
+            f'{self._table.place(place)} of "{self._table.name}" has values near {value:.10g} that '
+            "differ by less than float32 holds, in which models compute: scale it by data.scale = "
+            '"standard", or "public" with data.centre near these values'
+        )

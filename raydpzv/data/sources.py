@@ -112,7 +112,7 @@ class Source:
 
     read: returns its rows, or a split of them where it has test rows of its own. takes: what else
     may be given of groups, skip_lines, categories, missing and other. tokens: its rows are token
-    ids, for models that embed tokens.
+    ids, for models that embed tokens, and no scaling touches them.
     listed: its labels are the file's, for data.classes to list; else everybody knows them. loss:
     what its labels are for, one of `raydpzv.registry.LOSSES`: classes, or survival times ("cox").
     fitted: how its reader lets one record move what others are, in words; "" if it does not.
@@ -137,11 +137,13 @@ class Source:
         """
         if setting == "classes":
             return isinstance(value, list | tuple) and not self.listed
+        if setting in ("scale", "centre", "spread"):
+            return self.tokens and value not in ("standard", "none")
         return setting in _OF_FILES and setting not in (*self.needs, *self.takes)
 
     def check(self, data: DataSection) -> None:
         """Raise SpecError for settings that are missing or do not belong to this data set."""
-        for setting in (*_OF_FILES, "classes"):
+        for setting in (*_OF_FILES, "classes", "scale"):
             value = getattr(data, setting)
             if setting in self.needs and not value:
                 raise SpecError(

@@ -7,8 +7,9 @@ for labels are [D, T].
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from math import prod
 from typing import Any
 
@@ -21,6 +22,7 @@ MOST_TOKENS = 2**24
 """Largest vocabulary: up to here float32, in which features travel, holds every whole number
 exactly.
 """
+_LARGEST = float(np.finfo(np.float32).max)
 _BLOCK_ROWS = (
     1024  # scaling works on float64 blocks: 25 MB at CIFAR-10's width, where a whole copy is 1.2 GB
 )
@@ -28,22 +30,18 @@ _BLOCK_ROWS = (
 
 @dataclass(frozen=True)
 class View:
-    """One of several arrays that make up a row: its name, the shape of its part of a row, whether
-    it is whole numbers.
-
-    Whole numbers up to 2^24 survive the table's float32.
-    """
+    """One of several arrays that make up a row: its name, and the shape of its part of a row."""
 
     name: str
     shape: tuple[int, ...]
-    integers: bool = False
 
 
 @dataclass(frozen=True, eq=False)
 class Table:
     """Rows of features and their labels; whole and checked from the moment it exists.
 
-    `x` [D, ...features] is cast to float32 and `y` [D] (any integer type) to int64; `features`
+    `x` [D, ...features] is cast to float32, or to float64 if its type holds values that float32
+    rounds: scaling returns float32. `y` [D] (any integer type) is cast to int64; `features`
     names the columns of a flat table and may be empty. Rows with equal `groups` (whole numbers [D])
     belong together, as one person's do: a split has them on one side. `users` and `silos` (whole
     numbers [D], from 0) say whose a row is and where it lies. With `times` (float [D]) a row is a
@@ -84,11 +82,7 @@ class Table:
 
     def __post_init__(self) -> None:
         self._check_shapes()
-        with np.errstate(
-            over="ignore"
-        ):  # too large for float32: becomes infinite, which is refused below
-            kind = np.int64 if self.integers else np.float32
-            object.__setattr__(self, "x", np.ascontiguousarray(self.x, dtype=kind))
+        object.__setattr__(self, "x", np.ascontiguousarray(self.x, dtype=self._kind))
         object.__setattr__(self, "y", np.ascontiguousarray(self.y, dtype=np.int64))
         self._check_finite()
         if self.values is None:
@@ -99,6 +93,14 @@ class Table:
             self._check_ids(self.vocabulary)
         if self.times is not None:
             self._check_times(self.times)
+
+    @property
+    def _kind(self) -> type[np.generic]:
+        """The type of features."""
+        if self.integers:
+            return np.int64
+        exact = self.vocabulary is not None or np.can_cast(self.x.dtype, np.float32)
+        return np.float32 if exact else np.float64
 
     @property
     def rows(self) -> int:
@@ -112,12 +114,8 @@ class Table:
 
     @property
     def unscalable(self) -> bool:
-        """Whether numbers of the table are names, such as token ids, rather than quantities."""
-        return (
-            self.vocabulary is not None
-            or self.integers
-            or any(view.integers for view in self.views)
-        )
+        """Whether rows are names, such as token ids, rather than quantities."""
+        return self.vocabulary is not None or self.integers
 
     @property
     def nbytes(self) -> int:
@@ -171,6 +169,10 @@ class Table:
         }
         return replace(self, x=self.x[ids], y=self.y[ids], numbers=numbers, **chosen)
 
+    def number(self, row: int) -> int:
+        """Return which row of the table as it was read a row is."""
+        return row if self.numbers is None else int(self.numbers[row])
+
     def _check_shapes(self) -> None:
         x, y = self.x, self.y
         if y.ndim != 1 or y.dtype.kind not in "iu":
@@ -200,16 +202,19 @@ class Table:
             )
 
     def _check_finite(self) -> None:
-        finite = np.isfinite(self.x) if self.levels is None else ~np.isinf(self.x)
-        if finite.all():
-            return
-        row, *place = (int(i) for i in np.unravel_index(int(np.argmin(finite)), finite.shape))
-        where = f"feature {tuple(place)}" if len(place) > 1 else self._column(place[0])
-        raise DataError(
-            f'table "{self.name}" has {self.x[(row, *place)]} as float32 in row {row} (counted '
-            "from 0), "
-            f"{where}: fill in a number or drop the row"
-        )
+        """Refuse gaps, but of columns that are filled later, and what float32 cannot hold."""
+        for first, block in zip(count(0, _BLOCK_ROWS), blocks(self.x)):
+            wrong = ~(np.abs(block) <= _LARGEST)
+            if self.levels is not None:
+                wrong &= ~np.isnan(block)
+            if not wrong.any():
+                continue
+            row, *place = (int(i) for i in np.unravel_index(int(np.argmax(wrong)), wrong.shape))
+            value = narrow(block[(row, *place)])
+            raise DataError(
+                f'table "{self.name}" has {value} as float32 in row {self.number(first + row)} '
+                f"(counted from 0), {self.place(place)}: fill in a number or drop the row"
+            )
 
     def _check_labels(self) -> None:
         outside = np.flatnonzero((self.y < 0) | (self.y >= self.classes))
@@ -265,6 +270,10 @@ class Table:
                     "numbers in "
                     f"0..{vocabulary - 1}: raise data.vocabulary or make the ids again"
                 )
+
+    def place(self, place: Sequence[int]) -> str:
+        """Name a feature by its place in a record."""
+        return f"feature {tuple(place)}" if len(place) > 1 else self._column(place[0])
 
     def _column(self, i: int) -> str:
         """Name a column as its user does: by its heading, or by its place in a party's own
@@ -329,6 +338,12 @@ def check_times(times: np.ndarray, owner: str) -> None:
             f"{owner} has the time {times[row]:g} in row {row} (counted from 0): wanted a number "
             "that is 0 or more; correct it or drop the row"
         )
+
+
+def narrow(x: np.ndarray) -> np.ndarray:
+    """Return numbers as float32; what that cannot hold becomes infinite, which a table refuses."""
+    with np.errstate(over="ignore"):
+        return x.astype(np.float32)
 
 
 def blocks(x: np.ndarray) -> Iterator[np.ndarray]:

@@ -13,7 +13,7 @@ import numpy as np
 from raydpzv.data.cells import read_cells
 from raydpzv.data.files import one_line
 from raydpzv.data.sources import Request
-from raydpzv.data.table import Split, Table
+from raydpzv.data.table import Split, Table, narrow
 from raydpzv.errors import DataError
 
 _PATIENTS, _FOLDS = "brca.csv", "train_test_split.csv"
@@ -60,7 +60,7 @@ def read_folder(request: Request) -> Split:
         raise cells.wrong(row, "T", "a number of days that is 0 or more")
     table = Table(
         "tcga_brca",
-        cells.numbers(features),
+        narrow(cells.numbers(features)),
         events,
         2,
         features,

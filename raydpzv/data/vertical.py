@@ -70,16 +70,19 @@ class Part:
         May share memory with `x` where the share is all of it. Raises DataError for rows of another
         shape.
         """
+        kind = np.int64 if self.integers else np.float32
+        return np.ascontiguousarray(self.block(x), dtype=kind)
+
+    def block(self, x: np.ndarray) -> np.ndarray:
+        """Return this share of x [D, ...whole] in its own type, [D, ...shape]. Raises DataError."""
         if x.shape[1:] != self.whole:
             raise DataError(
                 f"{self.describe()} is a share of rows of shape {self.whole}; these have "
                 f"{x.shape[1:]}: partition for their shape"
             )
         if self.columns:
-            block = x.reshape(len(x), -1)[:, list(self.columns)].reshape(len(x), *self.shape)
-        else:
-            block = x[(slice(None), *(slice(*span) for span in self.spans))]
-        return np.ascontiguousarray(block, dtype=np.int64 if self.integers else np.float32)
+            return x.reshape(len(x), -1)[:, list(self.columns)].reshape(len(x), *self.shape)
+        return x[(slice(None), *(slice(*span) for span in self.spans))]
 
 
 def partition(
@@ -141,7 +144,6 @@ def by_view(views: Sequence[View], clients: int) -> tuple[Part, ...]:
             whole,
             columns=tuple(range(start, end)),
             form=view.shape,
-            integers=view.integers,
         )
         for view, (start, end) in zip(views, pairwise((0, *ends)), strict=True)
     )

@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,6 +30,7 @@ from raydpzv.experiment.initial_model import (
     check_size,
     checked_records,
     refuse_options,
+    typed_rows,
 )
 from raydpzv.experiment.prepare import (
     Prepared,
@@ -399,7 +400,9 @@ def prepare_horizontal(spec: HorizontalScenario, secret: int | None = None) -> P
     secret: of the coins of a run that began before; None: a new one, if the scenario wants its
     coins from the system.
     """
-    split, parts = shared_rows(spec.data, spec.split, spec.users, Key(spec.seed), spec.goal)
+    split, parts = shared_rows(
+        spec.data, spec.split, spec.users, Key(spec.seed), spec.goal, partial(typed_rows, spec)
+    )
     privacy = user_privacy(spec, parts, secret)
     remarks = getattr(split.train, "remarks", ())  # generated rows have none
     found = PreparedHorizontal(

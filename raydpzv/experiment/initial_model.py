@@ -1,16 +1,24 @@
-"""Models before the first update, and the rules by which updates move them: needs no data."""
+"""Models before the first update, and the rules by which updates move them: needs no data.
+
+A model also says of which type its rows are. Rows do not: one cell would decide what becomes of all
+the others.
+"""
 
 from __future__ import annotations
 
 import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from raydpzv.config.scenario import HorizontalScenario, VerticalScenario
+from raydpzv.data.table import Split
+from raydpzv.data.vertical import Part, by_view, partition
+from raydpzv.data.whole_rows import WholeRows
 from raydpzv.engine.dense import DenseNetwork, dense_bottom, dense_whole
 from raydpzv.errors import DataError, SpecError
 from raydpzv.files import sha256
@@ -22,7 +30,7 @@ from raydpzv.methods.descriptor import UpdateRule
 from raydpzv.methods.model_averaging import tail_begin
 from raydpzv.methods.replica import PooledReplica, Replica
 from raydpzv.models.flat import FlatModel
-from raydpzv.models.initial_weights import with_weights
+from raydpzv.models.initial_weights import with_weights, without_weights
 from raydpzv.registry import BOTTOMS, DATA_SOURCES, WHOLE_MODELS
 from raydpzv.settings.fields import with_folder
 from raydpzv.settings.party_names import label
@@ -43,6 +51,8 @@ MODEL = "shared"
 """The name of a horizontal run's one model in the ledger, in the rows and in models.npz."""
 RESUMED = "resumed"
 """Under which name a ledger keeps the snapshot that a run continues from."""
+_SETTING = WholeRows("model.integers says so")
+_LAYER = WholeRows("an embedding layer of the model reads them, or it takes no others")
 
 
 def check_size(model: DenseNetwork | torch.nn.Module, what: str) -> None:
@@ -503,3 +513,79 @@ class ModelPlan:
             self.first.get(MODEL) or self._compiled() or self.model()
         )
         return found.shapes
+
+
+def typed_parts(spec: VerticalScenario, split: Split) -> tuple[Part, ...]:
+    """Return what each client holds of a row, and whether as whole numbers.
+
+    Raises SpecError where scaling would change whole numbers, DataError for rows that have others.
+    """
+    train, model = split.train, spec.model
+    parts = by_view(train.views, spec.split.clients) or partition(
+        train.shape, spec.split, train.features
+    )
+
+    known: dict[object, bool] = {}
+
+    def reads(client: int, part: Part) -> bool:
+        of = model.bottom_of(client), part.shape  # a deep model takes tens of milliseconds to build
+        if of not in known:
+            known[of] = _reads(lambda: bottom_module(spec, client, part.shape), part.shape)
+        return known[of]
+
+    found = []
+    for client, part in enumerate(parts):
+        why = _why(
+            model.bottom_of(client),
+            _setting(spec, client),
+            named=train.vocabulary is not None,
+            reads=partial(reads, client, part),
+        )
+        if why is not None:
+            why.check_scale("none" if train.vocabulary else spec.data.scale)
+            why.check_part(split, part, label(client, spec.party_names))
+        found.append(replace(part, integers=why is not None))
+    return tuple(found)
+
+
+def typed_rows(spec: HorizontalScenario, split: Split) -> Split:
+    """Return rows as whole numbers, or as they are. Raises as `typed_parts` does."""
+    train = split.train
+
+    def reads() -> bool:
+        return _reads(ModelPlan(spec, train.shape, train.width).module, train.shape)
+
+    named = train.vocabulary is not None
+    why = _why(spec.model.kind, spec.model.integers, named=named, reads=reads)
+    if why is None:
+        return split
+    why.check_scale("none" if named else spec.data.scale)
+    return why.rows(split)
+
+
+def _setting(spec: VerticalScenario, client: int) -> bool | None:
+    given = spec.model.integers
+    if not isinstance(given, tuple):
+        return given
+    return bool({str(client), label(client, spec.party_names)} & set(given))
+
+
+def _why(
+    name: str, setting: bool | None, *, named: bool, reads: Callable[[], bool]
+) -> WholeRows | None:
+    """Return why a model of that name takes whole numbers; None: it takes numbers.
+
+    named: whether the data set says that its rows are ids, which models read as they are.
+    """
+    if not is_foreign(name):
+        return None
+    if setting is not None:
+        return _SETTING if setting else None
+    return _LAYER if not named and reads() else None
+
+
+def _reads(make: Callable[[], torch.nn.Module], shape: tuple[int, ...]) -> bool:
+    from raydpzv.models.own_model import takes_whole_numbers  # loads torch
+
+    with without_weights():
+        return takes_whole_numbers(make, shape)

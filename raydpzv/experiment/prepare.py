@@ -25,9 +25,10 @@ from raydpzv.data.scaling import encoded, scale, scale_by
 from raydpzv.data.sources import Request, load
 from raydpzv.data.table import Split, Table
 from raydpzv.data.users import Known, UserParts, check_least, share_users
+from raydpzv.data.vertical import Part
 from raydpzv.engine.scores import own_metrics
 from raydpzv.errors import DataError, SpecError, suggest
-from raydpzv.experiment.initial_model import BottomPlan, FirstModel, ModelPlan
+from raydpzv.experiment.initial_model import BottomPlan, FirstModel, ModelPlan, typed_parts
 from raydpzv.experiment.privacy_setting import PrivacySetting, privacy_setting, user_privacy
 from raydpzv.foreign import is_foreign, is_handle, own_digests
 from raydpzv.keys import Key
@@ -273,11 +274,12 @@ def prepare(spec: AnyScenario) -> Prepared:
 
 @dataclass(frozen=True)
 class Loaded:
-    """What scenarios of both kinds begin with: rows for training and testing, and arrivals, delays,
-    network.
+    """What vertical scenarios begin with: rows for training and testing, what each client holds of
+    them, and arrivals, delays, network.
     """
 
     split: Split
+    parts: tuple[Part, ...]
     timing: Timing
 
 
@@ -290,14 +292,27 @@ def load_scenario(
     request = Request(
         spec.data, Key(spec.seed) / "data", None, strangers, spec.split.holders, *spec.goal
     )
-    split = load_data(request, change)
-    return Loaded(split, timing(spec, spec.split.clients))
+    split = read_rows(request, change)
+    parts = typed_parts(spec, split)
+    return Loaded(scaled(split, spec.data), parts, timing(spec, spec.split.clients))
 
 
-def load_data(request: Request, change: TableChange | None = None) -> Split:
+def load_data(
+    request: Request,
+    change: TableChange | None = None,
+    typed: Callable[[Split], Split] = lambda split: split,
+) -> Split:
     """Load rows, cut to size and scaled. Raises SpecError and DataError.
 
-    change: made to the table as it was read, before it is divided, cut and scaled.
+    change: as of `read_rows`; typed: makes whole numbers of rows that a model takes as such.
+    """
+    return scaled(typed(read_rows(request, change)), request.data)
+
+
+def read_rows(request: Request, change: TableChange | None = None) -> Split:
+    """Load rows, cut to size and not scaled. Raises SpecError and DataError.
+
+    change: made to the table as it was read, before it is divided and cut.
     """
     data, key = request.data, request.key
     split = load(request, change)
@@ -305,7 +320,13 @@ def load_data(request: Request, change: TableChange | None = None) -> Split:
     found = limit(split, data.train_rows, data.test_rows, key / "limit", data.split)
     found = with_validation(found, data.validation_fraction or 0.0, key / "validation", data.split)
     check_both_classes(found)
-    found = encoded(found)
+    return encoded(found)
+
+
+def scaled(found: Split, data: DataSection) -> Split:
+    """Return rows scaled as a section says, float32 or whole numbers. Raises SpecError and
+    DataError.
+    """
     if data.centre is not None and data.spread is not None:
         return scale_by(found, data.centre, data.spread)
     return scale(found, data.scale)
@@ -361,17 +382,24 @@ def own_measures(spec: AnyScenario, labels: np.ndarray, outputs: int) -> tuple[s
 
 
 def shared_rows(
-    data: DataSection, how: HorizontalSplitSection, users: UsersSection | None, key: Key, goal: Goal
+    data: DataSection,
+    how: HorizontalSplitSection,
+    users: UsersSection | None,
+    key: Key,
+    goal: Goal,
+    typed: Callable[[Split], Split] = lambda split: split,
 ) -> tuple[Split | GeneratedSplit, Partition]:
     """Return the rows and whose they are: shared out among the clients, or made for each of them
-    when it works.
+    when it works. typed: as of `load_data`.
     """
     if generate := DATA_SOURCES[data.source].generate:
         made: GeneratedSplit = generate(data, how, key / "data")
         check_labels(made.train, goal[0])
         return made, made.train.parts
     owners = users.columns if users else None
-    split = load_data(Request(data, key / "data", owners, loss=goal[0], targets=goal[1]))
+    split = load_data(
+        Request(data, key / "data", owners, loss=goal[0], targets=goal[1]), typed=typed
+    )
     if users is not None:
         train = split.train
         known = Known(train.y, train.users, train.silos)

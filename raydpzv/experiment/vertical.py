@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from raydpzv.config.scenario import VerticalScenario
-from raydpzv.data.vertical import Part, by_view, partition, without_client
+from raydpzv.data.vertical import Part, without_client
 from raydpzv.errors import InputError
 from raydpzv.experiment.initial_model import BottomPlan, base_sha256, bottom_model, bottom_module
 from raydpzv.experiment.parties import ClientFactory, ServerFactory, vertical_parties
@@ -194,9 +194,7 @@ def prepare_vertical(
     loaded = load_scenario(spec, change, strangers)
     train = loaded.split.train
     spec = with_batch(spec, train.rows)
-    parts = by_view(train.views, spec.split.clients) or partition(
-        train.x.shape[1:], spec.split, train.features
-    )
+    parts = loaded.parts
     privacy = privacy_setting(spec, train.rows)
     if secret is None and spec.secret_coins:
         secret = secrets.randbits(256)

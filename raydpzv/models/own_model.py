@@ -12,7 +12,7 @@ import torch
 
 from raydpzv.errors import InputError, SpecError
 from raydpzv.foreign import call, is_handle, resolve
-from raydpzv.models.flat import FlatModel
+from raydpzv.models.flat import FlatModel, shapes
 from raydpzv.zo.directions import Direction
 from raydpzv.zo.perturbation import WholePerturbation, perturbation
 
@@ -74,6 +74,11 @@ def check_model(model: FlatModel, records: np.ndarray, width: int, title: str) -
             f"{title}: wanted scores [{len(x)}, {width}] of {len(x)} records, got {got}; let its "
             f"last layer give a tensor of {width} numbers for each record"
         )
+    if not scores.is_floating_point():
+        raise InputError(
+            f"{title}: wanted scores that are floats, got {scores.dtype}; return real numbers, "
+            "such as scores.real or scores.abs()"
+        )
     if not bool(scores.isfinite().all()):
         raise InputError(
             f"{title}: its scores of these records are not finite; look at its weights and at the "
@@ -118,6 +123,44 @@ def _perturbs_whole(model: FlatModel, x: torch.Tensor, title: str) -> bool:
         with kind.at(Direction(0, model.size), 0.1):
             found.append(_forward(model, x, title))
     return torch.equal(*found)
+
+
+def takes_whole_numbers(make: Callable[[], torch.nn.Module], shape: tuple[int, ...]) -> bool:
+    """Return whether a module's rows of a shape are whole numbers: one of its embedding layers reads
+    them, or its forward call takes no others.
+
+    It is called on zeros. Tensors without numbers tell most modules; where they do not, it is built
+    with numbers.
+    """
+    found = _takes(shapes(make), shape)
+    if found is None:
+        with torch.random.fork_rng(devices=[]):
+            found = _takes(make(), shape)
+    return bool(found)
+
+
+def _takes(module: torch.nn.Module, shape: tuple[int, ...]) -> bool | None:
+    """Return whether rows are whole numbers to a module; None where its tensors have no numbers and
+    do not tell: products of these have no type.
+    """
+    tensors = [*module.parameters(), *module.buffers()]
+    device = next((tensor.device for tensor in tensors), torch.device("cpu"))
+    embedded: list[str] = []
+    for layer in module.modules():
+        if isinstance(layer, torch.nn.Embedding | torch.nn.EmbeddingBag):
+            layer.register_forward_hook(lambda *called: embedded.append("called"))
+    fits = []
+    for kind in (torch.float32, torch.int64):
+        try:
+            with torch.no_grad():
+                module.eval()(torch.zeros(2, *shape, dtype=kind, device=device))
+            fits.append(True)
+        except Exception:  # whatever the user's forward raises; the check of a model says it
+            fits.append(False)
+    floats, whole = fits
+    if device.type == "meta" and (not (floats or whole) or (floats and whole and embedded)):
+        return None
+    return whole and (bool(embedded) or not floats)
 
 
 def mixing_place(
@@ -195,8 +238,19 @@ def _forward(model: FlatModel, x: torch.Tensor, title: str) -> torch.Tensor:
         text = " ".join(str(error).split())
         raise InputError(
             f"{title}: its forward call fails on {len(x)} records {list(x.shape)} of {x.dtype} "
-            f"({type(error).__name__}: {text})"
+            f"({type(error).__name__}: {text}){_other_type(model, x)}"
         ) from error
+
+
+def _other_type(model: FlatModel, x: torch.Tensor) -> str:
+    """Return what helps a module that takes rows of the other type, in words; "" for others."""
+    floats = x.is_floating_point()
+    try:
+        with torch.no_grad():
+            model.module(x.long() if floats else x.float())
+    except Exception:  # the caller has one already, and says it
+        return ""
+    return f"; it takes {'whole numbers' if floats else 'numbers'}: set model.integers = {str(floats).lower()}"
 
 
 def unknown_id(module: torch.nn.Module, forward: Callable[[], object]) -> str | None:

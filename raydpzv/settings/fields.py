@@ -193,6 +193,19 @@ def _party_weights(value: Any) -> Any:
     return dict(value)
 
 
+def _whole(value: Any) -> Any:
+    """Accept true, false, or a list of parties by name or number."""
+    if isinstance(value, list | tuple) and value and all(type(v) in (str, int) for v in value):
+        return tuple(map(str, value))
+    if not isinstance(value, bool):
+        raise ValueError('wanted true, false, or a list of parties such as ["shop"]')
+    return value
+
+
+Whole = Annotated[bool | tuple[str, ...], BeforeValidator(_whole)]
+"""Of whose rows something holds."""
+
+
 def _one_weights(value: Any) -> Any:
     """Accept one file, or the name of a user's own."""
     if not isinstance(value, str):

@@ -32,6 +32,7 @@ from raydpzv.settings.fields import (
     Section,
     Trusted,
     VerticalSelectors,
+    Whole,
     WidthOrWidths,
     Widths,
 )
@@ -123,6 +124,10 @@ class BottomSection(Section):
     """
     embedding: Width = 2
     """Width E of a client's embedding."""
+    integers: Whole | None = None
+    """Whether your own bottom models take rows as whole numbers, such as token ids, which nothing
+    scales: true, false, or a list of the parties that do; left out: if an embedding layer reads
+    them."""
 
     def bottom_of(self, client: int) -> str:
         """Return the name of a client's bottom model."""

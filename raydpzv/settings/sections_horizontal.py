@@ -80,6 +80,9 @@ class WholeModelSection(Section):
     Uldp-FL paper (cnn_users, mlp_normed); or your own, "module:attribute"."""
     options: Options | None = None
     """Arguments of your own model. Parameters named shape, outputs and classes are filled in."""
+    integers: bool | None = None
+    """Whether your own model takes rows as whole numbers, such as token ids, which nothing scales;
+    left out: if an embedding layer reads them."""
     folder: str | None = None
     """Folder of a pretrained model, for your own models with a parameter `folder` (docs/own.md)."""
     weights: OneWeights | None = None

@@ -296,6 +296,8 @@ LISTS = (
 )
 OTHER = 'data.other="other"'
 OWNED = ('users={how="column", silos="column", columns=["patient", "hospital"]}',)
+AS_READ = ("data.scale=none", "data.split=plain")
+"""Of ids, which nothing scales."""
 PLAIN = ("data.scale=public", "data.centre=0.0", "data.spread=2.0", "data.split=plain")
 _TEXTS = (
     "split.how=tokens",
@@ -338,7 +340,7 @@ READERS = {
             "data.file={file}",
             "data.classes=[0, 1, 2]",
             "data.other=2",
-            *PLAIN,
+            *AS_READ,
         ),
         (*_TEXTS, "model.embedding=3", "data.vocabulary=32"),
         absent=_FULL,
@@ -385,7 +387,7 @@ READERS = {
     ),
     "amazon_polarity": Reader(
         write_reviews,
-        ("data.source=amazon_polarity", "data.folder={file}", *PLAIN),
+        ("data.source=amazon_polarity", "data.folder={file}", *AS_READ),
         (*_TEXTS, "model.embedding=2", "data.tokens=8", "data.vocabulary=32"),
         refused={"new label": "review 4 begins"},
         absent=_FULL,

@@ -47,7 +47,7 @@ def test_features_are_those_of_the_module(tmp_path):
     assert found.dtype == np.float32
     assert isinstance(found, np.memmap)
     assert not found.flags.writeable
-    assert set(CALLS) == {((4, 3), False, False)}, "always as many records, in evaluation"
+    assert set(CALLS[2:]) == {((4, 3), False, False)}, "always as many records, in evaluation"
     assert module.training
 
 
@@ -261,7 +261,7 @@ def test_wrong_input_is_refused(tmp_path):
         raydpzv.features(Prefix(), X, batch=0, folder=tmp_path)
     with pytest.raises(DataError, match=r"x has the shape \(0, 3\): wanted at least one record"):
         raydpzv.features(Prefix(), X[:0], folder=tmp_path)
-    with pytest.raises(DataError, match="x is <U1"):
+    with pytest.raises(DataError, match=r'x holds "a" in row 0 .*, column 0, which is no number'):
         raydpzv.features(Prefix(), np.array([["a"]]), folder=tmp_path)
 
 

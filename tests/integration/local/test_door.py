@@ -454,15 +454,27 @@ def test_an_owner_with_too_few_rows_is_named():
         )
 
 
-@pytest.mark.parametrize("scale", ["standard", "unit"])
-def test_whole_numbers_are_names_that_nothing_scales(scale):
-    settings = {"updates": 1, "embedding": 2, "batch": 8, "scale": scale}
-    split = (
-        prepare(raydpzv.vertical([words, words], [IDS[:, :3], IDS[:, 3:]], Y, **settings))
-        .clients[0]
-        .x_train
-    )
-    assert split.dtype == np.int64
-    assert set(split.ravel()) <= set(IDS.ravel())
-    rows = raydpzv.horizontal(lambda: words(3), (IDS, Y), clients=4, updates=1, scale=scale)
+WORDS = [words, words], [IDS[:, :3], IDS[:, 3:]], Y
+SMALL = {"updates": 1, "embedding": 2, "batch": 8}
+
+
+def test_rows_that_an_embedding_layer_reads_are_whole_numbers():
+    part = prepare(raydpzv.vertical(*WORDS, **SMALL)).clients[0].x_train
+    assert part.dtype == np.int64
+    assert set(part.ravel()) <= set(IDS.ravel())
+    rows = raydpzv.horizontal(lambda: words(3), (IDS, Y), clients=4, updates=1)
     assert set(prepare(rows).split.train.x.ravel()) <= set(IDS.ravel())
+
+
+@pytest.mark.parametrize("scale", ["standard", "unit", "public"])
+def test_scaling_of_whole_numbers_is_refused(scale):
+    constants = {"data__centre": 1, "data__spread": 2} if scale == "public" else {}
+    scenarios = (
+        raydpzv.vertical(*WORDS, **SMALL, scale=scale, **constants),
+        raydpzv.horizontal(
+            lambda: words(3), (IDS, Y), clients=4, updates=1, scale=scale, **constants
+        ),
+    )
+    for scenario in scenarios:
+        with pytest.raises(SpecError, match=rf'data\.scale: wanted "none" .*got "{scale}"'):
+            prepare(scenario)

@@ -81,7 +81,9 @@ def test_constants_are_taken_as_they_are():
     np.testing.assert_array_equal(done.test.x, done.train.x)
     pixels = images()
     done = scale_by(Split(pixels, pixels), 0.5, (2.0, 4.0))
-    np.testing.assert_array_equal(done.train.x[:, 1], (pixels.x[:, 1] - np.float32(0.5)) / 4)
+    np.testing.assert_array_equal(
+        done.train.x[:, 1], ((pixels.x[:, 1] - 0.5) / 4).astype(np.float32)
+    )
     ids = Table("ids", np.arange(8).reshape(4, 2), np.arange(4) % 2, 2, vocabulary=9)
     assert scale_by(Split(ids, ids), 1.0, 2.0).train is ids
 
@@ -101,7 +103,7 @@ def test_constants_by_name_leave_other_columns_as_they_are():
     table = replace(flat(), features=("age", "city", "city"))
     done = scale_by(Split(table, table), {"age": 50.0}, {"age": 4.0}).train.x
     np.testing.assert_allclose(done[:, 0], (table.x[:, 0] - 50) / 4, rtol=1e-6)
-    np.testing.assert_array_equal(done[:, 1:], table.x[:, 1:])
+    np.testing.assert_array_equal(done[:, 1:], table.x[:, 1:].astype(np.float32))
     with pytest.raises(
         SpecError, match=r'data\.centre: wanted names of features, got "aeg"\. Did you mean "age"\?'
     ):

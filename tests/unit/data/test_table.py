@@ -9,11 +9,18 @@ from tests.helpers.loading import flat, refusal
 KEY = Key(7)
 
 
-def test_types_are_brought_to_float32_and_int64():
-    table = Table("t", np.ones((2, 3), np.float64), np.array([0, 1], np.uint8), 2)
+@pytest.mark.parametrize("kind", ["bool", "uint8", "int16", "float16", "float32"])
+def test_features_that_float32_holds_are_float32_and_labels_int64(kind):
+    table = Table("t", np.ones((2, 3), kind), np.array([0, 1], np.uint8), 2)
     assert table.x.dtype == np.float32
     assert table.y.dtype == np.int64
     assert table.rows == 2
+
+
+@pytest.mark.parametrize("kind", ["int32", "int64", "uint32", "float64"])
+def test_features_that_float32_rounds_stay_exact_until_they_are_scaled(kind):
+    table = Table("t", np.full((2, 3), 2**24 + 1, kind), np.arange(2), 2)
+    assert table.x.tolist() == [[2**24 + 1] * 3] * 2
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 1e300])
