@@ -23,7 +23,7 @@ import tomli_w
 from markupsafe import Markup
 
 from raydpzv.errors import DataError, InputError
-from raydpzv.files import write_atomically
+from raydpzv.files import inner_folder, write_atomically
 from raydpzv.privacy.claim_words import stated
 from raydpzv.privacy.claim_words import withheld as is_withheld
 from raydpzv.records.publish import publication
@@ -115,9 +115,10 @@ def write_report(
             f"{len(runs)} runs need a folder of their own for the report; say which one"
         )
     page, drawn = write_page(runs, out, targets=targets, moved=moved, operator=operator)
-    (page.parent / "plots").mkdir(exist_ok=True)
     # those of another page go: an operator's pictures are not to lie beside a public page
-    write_pictures(page.parent / "plots", drawn, {draw.__name__ for draw in DRAWINGS}, form)
+    write_pictures(
+        inner_folder(page.parent / "plots"), drawn, {draw.__name__ for draw in DRAWINGS}, form
+    )
     return page
 
 
