@@ -8,9 +8,11 @@ import json
 import math
 import os
 import platform
-from collections.abc import Mapping
+import traceback
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO, TextIO
 
 from filelock import FileLock, Timeout
 
@@ -20,15 +22,22 @@ if TYPE_CHECKING:  # the command line starts without it
     import numpy as np
 
 
-def write_atomically(path: Path, data: bytes, fsync: bool = False, mode: int = 0o666) -> None:
+PRIVATE = 0o600
+"""The mode of files that hold secrets, or numbers before noise."""
+
+
+def write_atomically(
+    path: Path, data: bytes | memoryview, fsync: bool = False, mode: int = 0o666
+) -> None:
     """Write a file so that a reader sees either the old content or the new; with `fsync` also after
     a power loss.
 
-    mode: who may read and write it, as far as the process's umask lets them.
+    mode: who may read and write it, as far as the process's umask lets them. A symbolic link in its
+    place is replaced, and not followed.
     """
     scratch = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with open(scratch, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
+        with _new(scratch, mode) as file:
             file.write(data)
             if fsync:
                 file.flush()
@@ -39,6 +48,64 @@ def write_atomically(path: Path, data: bytes, fsync: bool = False, mode: int = 0
         raise
     if fsync:
         sync_folder(path.parent)
+
+
+def _new(scratch: Path, mode: int) -> BinaryIO:
+    """Open a file that is not there: one of a killed process, or a link in its place, is deleted."""
+    try:
+        return open(scratch, "xb", opener=no_link(mode))
+    except FileExistsError:
+        scratch.unlink()
+        return open(scratch, "xb", opener=no_link(mode))
+
+
+def no_link(mode: int = PRIVATE) -> Callable[[str, int], int]:
+    """Return what opens a file for `open`: made with this mode, and no symbolic link."""
+    return lambda name, flags: os.open(name, flags | os.O_NOFOLLOW, mode)
+
+
+def appended(path: Path, newline: str | None = None) -> TextIO:
+    """Open a log to append to, which its owner alone may read."""
+    return open(path, "a", newline=newline, opener=no_link())
+
+
+def private_folder(path: Path) -> None:
+    """Make a folder that its owner alone may enter; so becomes one that is there and is empty."""
+    if not path.is_dir():
+        path.mkdir(0o700, parents=True, exist_ok=True)
+    elif not any(path.iterdir()):
+        with suppress(PermissionError):  # it is another's
+            path.chmod(0o700)
+
+
+def inner_folder(path: Path) -> Path:
+    """Make a folder inside of one that is written, and return it. Raises InputError for a link."""
+    if path.is_symlink():
+        raise _link(path)
+    path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def keep_traceback(folder: Path) -> Path:
+    """Write the traceback of the error in hand to a run's error.log, and return the file."""
+    path = folder / "error.log"
+    write_atomically(path, traceback.format_exc().encode(), mode=PRIVATE)
+    return path
+
+
+def refuse_links(folder: Path) -> None:
+    """Raise InputError for a folder that is to be written and has a symbolic link in it."""
+    for place, folders, files in os.walk(folder):
+        for name in (*folders, *files):
+            if (path := Path(place) / name).is_symlink():
+                raise _link(path)
+
+
+def _link(path: Path) -> InputError:
+    return InputError(
+        f"{path}: is a symbolic link, and nothing in a folder of runs is written through one; put "
+        "what it names in its place"
+    )
 
 
 def sync_folder(folder: Path) -> None:
@@ -141,6 +208,8 @@ def is_written(folder: Path) -> bool | None:
     nobody can know.
     """
     lock = folder / LOCK
+    if lock.is_symlink():
+        return None
     if not lock.exists():
         return False
     try:

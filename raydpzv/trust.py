@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from raydpzv.errors import InputError
-from raydpzv.files import write_atomically
+from raydpzv.files import PRIVATE, write_atomically
 from raydpzv.foreign import allow_imports, is_foreign, is_handed, shown_name
 
 _TRUSTED: ContextVar[bool] = ContextVar("trusted", default=False)
@@ -86,7 +86,7 @@ def mark(folder: Path, plan: str, words: Collection[str]) -> None:
     if words:
         with suppress(OSError, RuntimeError):
             made = _digest(folder / plan, _key()).encode()
-            write_atomically(_mark(folder, plan), made, mode=0o600)
+            write_atomically(_mark(folder, plan), made, mode=PRIVATE)
 
 
 def _mark(folder: Path, plan: str) -> Path:
@@ -126,7 +126,7 @@ def _key() -> bytes:
     if not path.exists():
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
         scratch = home / f".key.{secrets.token_hex(8)}"
-        write_atomically(scratch, secrets.token_bytes(_KEY_BYTES), mode=0o600)
+        write_atomically(scratch, secrets.token_bytes(_KEY_BYTES), mode=PRIVATE)
         with suppress(FileExistsError):  # another process was first
             os.link(scratch, path)
         scratch.unlink()

@@ -11,6 +11,7 @@ from typing import NoReturn
 import typer
 
 from raydpzv.errors import InputError, RaydpzvError, RunError, StoppedEarly
+from raydpzv.files import keep_traceback
 from raydpzv.limits import shortage
 from raydpzv.settings.party_names import named
 from scenarios.screen import complain, console
@@ -34,9 +35,8 @@ def failures(folder: Path, names: Sequence[str] = ()) -> Iterator[None]:
             raise
         foreseen = str(error) if isinstance(error, RaydpzvError) else shortage(error)
         line = named(foreseen or f"{type(error).__name__}: {error}", names)
-        log = folder / "error.log"
         try:
-            log.write_text(traceback.format_exc())
+            log = keep_traceback(folder)
         except OSError:  # a full disk, which the line names
             raise RunError(line) from error
         raise RunError(f"{line} (details in {log})") from error

@@ -14,7 +14,7 @@ from raydpzv.audit.findings import NOT_FALSIFIED, Finding
 from raydpzv.audit.label_inference import LabelGuesses
 from raydpzv.audit.ledger_audit import LedgerAudit
 from raydpzv.errors import InputError
-from raydpzv.files import as_json, write_atomically
+from raydpzv.files import as_json, inner_folder, write_atomically
 from raydpzv.privacy.gdp import mu_of
 from raydpzv.report import plots, text
 from raydpzv.report.page import embedded, rendered, write_pictures
@@ -27,11 +27,11 @@ def write_audit(run: Path, finding: Finding, pictures: Sequence[ReportFigure], o
     InputError.
     """
     try:
-        (out / "plots").mkdir(parents=True, exist_ok=True)
+        plots = inner_folder(out / "plots")
         write_atomically(
             out / "audit.json", as_json({"run": str(run)} | dict(finding.facts)).encode()
         )
-        write_pictures(out / "plots", pictures)
+        write_pictures(plots, pictures)
         page = rendered(
             "audit",
             title=f"Audit of {run.name}",

@@ -24,7 +24,7 @@ from raydpzv.config import catalog
 from raydpzv.config.scenario import AnyScenario
 from raydpzv.errors import InputError, SpecError
 from raydpzv.experiment.finalize import Run, folder_of
-from raydpzv.files import PLAN, is_comparison
+from raydpzv.files import PLAN, is_comparison, refuse_links
 from raydpzv.foreign import handle
 from raydpzv.interrupts import interruptible
 from raydpzv.notebook import CellLine
@@ -224,6 +224,7 @@ def report(
         if len(folders) > 1:
             raise InputError(f"{compared[0]}: is a comparison; it is reported alone")
         plan = read_comparison(folders[0] / PLAN, moved)
+        refuse_links(folders[0])  # the pages of its runs are written into their folders
         found = collect(plan, folders[0])
         for run in found.runs.to_pylist():
             made = folders[0] / "runs" / run["run"]

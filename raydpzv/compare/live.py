@@ -9,7 +9,9 @@ from __future__ import annotations
 import html
 import math
 import secrets
+import socket
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cached_property
@@ -38,6 +40,10 @@ RUNNING = "running"
 """The status of a run that has not come to its end."""
 _PORTS = 100
 """Ports tried, from the one asked for on."""
+_MOST_CONNECTIONS = 64
+"""Connections at once: a browser has six."""
+_IDLE = 30.0
+"""Seconds until a connection that asks for nothing is ended."""
 
 
 class LivePage:
@@ -120,11 +126,40 @@ class LivePage:
 
 
 class _Server(ThreadingHTTPServer):
+    """Serves a page to few connections, each of which has to ask for something soon."""
+
     daemon_threads = True
 
     def __init__(self, port: int, live: LivePage) -> None:
         self.live, self.token = live, secrets.token_urlsafe(16)
+        self.idle: dict[socket.socket, float] = {}
+        """Connections that have not asked yet, and since when."""
+        self._open = set[socket.socket]()
         super().__init__(("127.0.0.1", port), _Handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer a connection, or end it if there are too many."""
+        if len(self._open) >= _MOST_CONNECTIONS:
+            self.shutdown_request(request)
+            return
+        self._open.add(request)
+        self.idle[request] = time.monotonic()
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        """End a connection."""
+        self._open.discard(request)
+        self.idle.pop(request, None)
+        super().shutdown_request(request)
+
+    def service_actions(self) -> None:
+        """End connections that are idle, also those that send a byte now and then."""
+        now = time.monotonic()
+        for request, since in list(self.idle.items()):
+            if now - since > _IDLE:
+                self.idle.pop(request, None)
+                with suppress(OSError):  # it has ended by itself; its thread wakes and closes it
+                    request.shutdown(socket.SHUT_RDWR)
 
     @property
     def url(self) -> str:
@@ -133,12 +168,16 @@ class _Server(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     server: _Server
+    timeout = _IDLE
 
     def do_GET(self) -> None:
         """Answer with the page, or its version; with 404 where the token is missing."""
+        self.server.idle.pop(self.connection, None)
         own = f"127.0.0.1:{self.server.server_port}", f"localhost:{self.server.server_port}"
         found = self.path.split("/")
-        known = len(found) == 3 and secrets.compare_digest(found[1], self.server.token)
+        known = len(found) == 3 and secrets.compare_digest(
+            found[1].encode(), self.server.token.encode()
+        )
         # a foreign host name: another page's script asks
         if not known or self.headers.get("Host") not in own:
             self._answer(404, "text/plain", "not found")

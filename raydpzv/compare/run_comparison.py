@@ -7,7 +7,6 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -38,7 +37,14 @@ from raydpzv.experiment.finalize import Run, RunOptions
 from raydpzv.experiment.prepare import Prepared, prepare
 from raydpzv.experiment.resuming import continued
 from raydpzv.experiment.runner import run_local
-from raydpzv.files import LOCK, PLAN, write_atomically
+from raydpzv.files import (
+    LOCK,
+    PLAN,
+    keep_traceback,
+    private_folder,
+    refuse_links,
+    write_atomically,
+)
 from raydpzv.limits import cores
 from raydpzv.records.callbacks import StatusCallback
 from raydpzv.records.environment import DATA_DIGEST
@@ -84,7 +90,8 @@ def plan_written(
             raise InputError(
                 f"{folder}: holds something else already; choose another --out, or delete it"
             )
-        folder.mkdir(parents=True, exist_ok=True)
+        private_folder(folder)
+        refuse_links(folder)
         if not os.access(folder, os.W_OK | os.X_OK):
             raise PermissionError(13, "Permission denied")
     except OSError as error:
@@ -258,7 +265,7 @@ def run_planned(
         return str(error)
     except Exception as error:
         if (folder / "scenario.toml").is_file() and not isinstance(error, InputError):
-            (folder / "error.log").write_text(traceback.format_exc())
+            keep_traceback(folder)
         line = str(error) if isinstance(error, RaydpzvError) else f"{type(error).__name__}: {error}"
         return " ".join(line.split())
     (folder / "error.log").unlink(missing_ok=True)

@@ -190,7 +190,7 @@ class Log:
 
     def _open(self, number: int, crc: int, chains: Sequence[bytes]) -> None:
         self._shut()
-        self._file = os.open(self._path(number), os.O_WRONLY | os.O_APPEND)
+        self._file = os.open(self._path(number), os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW)
         self._number, self._crc, self._chains = number, crc, list(chains)
 
     def _shut(self) -> None:

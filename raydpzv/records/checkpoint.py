@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from raydpzv.errors import DataError
+from raydpzv.files import no_link
 from raydpzv.records.checkpoint_codec import packed, unpacked
 from raydpzv.records.store import Extent, Packed, Rows, unpacked_rows
 from raydpzv.records.write_ahead_log import LogExtent, read_log
@@ -155,7 +156,7 @@ def _write(path: Path, pieces: Iterable[bytes]) -> None:
 
 def _not_cut(name: str, flags: int) -> int:
     """Open a file to overwrite its bytes; only its owner may read it."""
-    return os.open(name, flags & ~os.O_TRUNC, 0o600)
+    return no_link()(name, flags & ~os.O_TRUNC)
 
 
 def before(path: Path) -> Path:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from raydpzv.errors import InputError, missing
-from raydpzv.files import json_line
+from raydpzv.files import appended, inner_folder, json_line, private_folder
 from raydpzv.records.callbacks import Callback, Evaluation, Fault, RunStart
 from raydpzv.sim.interfaces import Status
 
@@ -137,7 +137,7 @@ class CsvLog(ScalarLog):
 
     def start(self, run: RunStart) -> None:
         """Open the file; a resumed run appends to its own."""
-        self._file = (own_folder(run) / self.place).open("a", newline="")
+        self._file = appended(own_folder(run) / self.place, newline="")
         self._lines = csv.writer(self._file)
         if not self._file.tell():
             self._lines.writerow(("update", "time", "scalar", "value"))
@@ -178,7 +178,7 @@ class TensorBoardLog(PictureLog):
         """Open an event file; a resumed run has a further one."""
         super().start(run)
         folder = own_folder(run) / self.place
-        folder.mkdir(exist_ok=True)
+        private_folder(inner_folder(folder))
         self._writer, self._flushed = self._events(str(folder / "events")), time.monotonic()
 
     def write(self, update: int, time: float, scalars: Mapping[str, float]) -> None:
@@ -220,7 +220,7 @@ class JsonLog(Callback):
 
     def start(self, run: RunStart) -> None:
         """Open the file and write what the run is."""
-        self._file = (own_folder(run) / self.place).open("a")
+        self._file = appended(own_folder(run) / self.place)
         self._run, self._update = run.name, 0
         spec = run.spec
         names = {"scenario": run.scenario, "method": spec.method.name, "seed": spec.seed}

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from raydpzv.config.toml import as_toml, override, scenario_sha256
 from raydpzv.errors import DataError
-from raydpzv.files import as_json, write_atomically
+from raydpzv.files import as_json, private_folder, write_atomically
 from raydpzv.records.checkpoint import CHECKPOINT
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.secrets_file import OPERATOR
@@ -55,7 +55,7 @@ def fork(run: Path, path: Path, changes: Sequence[str], moved_to: Path) -> None:
         )
     made = path.with_name(f"{path.name}.fork")
     shutil.rmtree(made, ignore_errors=True)
-    made.mkdir(parents=True)
+    private_folder(made)
     for name in (*_STATE, *_RECORD):
         source = run / name
         if source.is_dir():

@@ -15,7 +15,7 @@ import numpy as np
 
 from raydpzv.arrow_columns import array
 from raydpzv.errors import DataError
-from raydpzv.files import json_line, write_atomically
+from raydpzv.files import PRIVATE, json_line, write_atomically
 from raydpzv.privacy.claim_words import claim_behind
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.store import Rows
@@ -92,7 +92,7 @@ def begins(clipped: np.ndarray) -> np.ndarray:
 def keep_found(folder: RunFolder, digest: str, **found: Any) -> None:
     """Keep what was computed of the ledger with this digest; other findings on it stay."""
     kept = {**read_found(folder, digest), **found, "ledger": digest}
-    write_atomically(folder.path / FOUND, json_line(kept).encode())
+    write_atomically(folder.path / FOUND, json_line(kept).encode(), mode=PRIVATE)
 
 
 def read_found(folder: RunFolder, digest: str) -> dict[str, Any]:

@@ -131,7 +131,7 @@ def _identity(summary: dict[str, object]) -> tuple[object, ...]:
 
 def _write(folder: RunFolder, what: Publication, made: Path, progress: Progress) -> RunFolder:
     models, rows = models_on_record(folder), {"model": folder.rows()["model"]}
-    append_rows(made, rows)
+    append_rows(made, rows, mode=0o666)  # these may be shared
     write_models(made, models)
     first = folder.first_models()
     if first.keys() != folder.environment().get("layouts", {}).keys():

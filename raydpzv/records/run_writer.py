@@ -15,7 +15,14 @@ from filelock import FileLock, Timeout
 from raydpzv.config.scenario import AnyScenario
 from raydpzv.config.toml import as_toml, as_tree
 from raydpzv.errors import InputError, RunError
-from raydpzv.files import LOCK, as_json, write_atomically
+from raydpzv.files import (
+    LOCK,
+    PRIVATE,
+    as_json,
+    private_folder,
+    refuse_links,
+    write_atomically,
+)
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.records.checkpoint import (
     CHECKPOINT,
@@ -80,7 +87,8 @@ class RunWriter(RunFolder):
                     f"{path}: holds a run already ({content}); choose another --out, or continue "
                     f"it: raydpzv resume {path}"
                 )
-            path.mkdir(parents=True, exist_ok=True)
+            private_folder(path)
+            refuse_links(path)
             if not os.access(path, os.W_OK | os.X_OK):
                 raise PermissionError(13, "Permission denied")
             folder = cls(path)
@@ -103,6 +111,7 @@ class RunWriter(RunFolder):
         """Open an existing run's folder to resume it: locked, and unchanged until `go_back`."""
         folder = cls.open(path, moved)
         folder.require_own_record()
+        refuse_links(path)
         _acquire(folder._lock, path)
         return folder
 
@@ -204,7 +213,7 @@ class RunWriter(RunFolder):
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Write summary.json. Raises RunError if it cannot be written."""
         with _reported(self.path):
-            write_atomically(self.path / SUMMARY, as_json(summary).encode())
+            write_atomically(self.path / SUMMARY, as_json(summary).encode(), mode=PRIVATE)
 
 
 def _acquire(lock: FileLock, run: Path) -> None:

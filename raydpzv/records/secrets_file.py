@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from raydpzv.errors import DataError
-from raydpzv.files import as_json, write_atomically
+from raydpzv.files import PRIVATE, as_json, write_atomically
 
 OPERATOR = "operator.json"
 _KEY_BYTES = 32
@@ -33,7 +33,7 @@ class OperatorSecrets:
         """Write the operator's file of a folder."""
         content = {"key": self.key.hex()}
         content |= {} if self.coins is None else {"coins": f"{self.coins:064x}"}
-        write_atomically(folder / OPERATOR, as_json(content).encode(), mode=0o600)
+        write_atomically(folder / OPERATOR, as_json(content).encode(), mode=PRIVATE)
 
 
 def new_key() -> bytes:

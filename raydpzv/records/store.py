@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -24,6 +23,7 @@ import pyarrow.parquet as pq
 
 from raydpzv.arrow_columns import array, numbers, rows_of, strings, whole_numbers
 from raydpzv.errors import DataError
+from raydpzv.files import PRIVATE, inner_folder, write_atomically
 from raydpzv.records.schema import EMPTY, SCHEMAS
 
 Rows = dict[str, pa.Table]
@@ -71,13 +71,16 @@ class Extent:
 
 
 def append_rows(
-    run: Path, rows: Mapping[str, pa.Table], extents: dict[str, Extent] | None = None
+    run: Path,
+    rows: Mapping[str, pa.Table],
+    extents: dict[str, Extent] | None = None,
+    mode: int = PRIVATE,
 ) -> None:
     """Add one part per row type that has rows; releases first, since a lost release would be drawn
     a second time.
 
     extents: the folder's extent of each type, updated here; a missing type has no rows. None: no
-    rows at all.
+    rows at all. mode: of the parts, which hold numbers before noise.
     """
     known = {} if extents is None else extents
     for name in sorted(rows, key=lambda name: name != "release"):
@@ -86,12 +89,9 @@ def append_rows(
             continue
         folder, extent = run / "rows" / name, known.get(name, Extent())
         if extent.parts == 0:
-            folder.mkdir(parents=True, exist_ok=True)
-        path = _part(folder, extent.parts)
-        scratch = path.with_name(f".{path.name}")
+            inner_folder(folder)
         data = _encoded(table)
-        scratch.write_bytes(data)
-        os.replace(scratch, path)
+        write_atomically(_part(folder, extent.parts), data, mode=mode)
         known[name] = extent.with_part(table.num_rows, data)
     # else the pool would keep it, and take more for the next part
     pa.default_memory_pool().release_unused()

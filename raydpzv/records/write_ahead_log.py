@@ -19,6 +19,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from raydpzv.errors import DataError
+from raydpzv.files import inner_folder, no_link
 from raydpzv.records.schema import SCHEMAS
 from raydpzv.records.store import (
     Extent,
@@ -104,7 +105,8 @@ class WriteAheadLog:
         if pieces := [data for data in (memoryview(self._taken), *waiting) if data]:
             last = self._extent or LogExtent(self._begun(), 0, 0)
             size, crc32 = last.size, last.crc32
-            with open(self._run / last.path, "r+b" if size else "wb", buffering=0) as file:
+            kind = "r+b" if size else "wb"
+            with open(self._run / last.path, kind, buffering=0, opener=no_link()) as file:
                 file.seek(size)
                 for data in pieces:
                     size, crc32 = size + len(data), zlib.crc32(data, crc32)
@@ -126,7 +128,7 @@ class WriteAheadLog:
     def _begun(self) -> int:
         """Return the number of a new file."""
         if self._next is None:
-            (self._run / TAIL).mkdir(exist_ok=True)
+            inner_folder(self._run / TAIL)
             self._next = max((int(path.stem) for path in self._files()), default=-1) + 1
         self._next += 1
         return self._next - 1

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.csv as pcsv
 import pyarrow.parquet as pq
 
-from raydpzv.files import write_atomically
+from raydpzv.files import inner_folder, write_atomically
 from raydpzv.report import comparison_plots as plots
 from raydpzv.report import comparison_text as words
 from raydpzv.report import page_data
@@ -70,15 +70,14 @@ def write_comparison(folder: Path, compared: Compared, about: About, form: str =
     has not is deleted.
     """
     check_form(form)
-    (folder / "plots").mkdir(parents=True, exist_ok=True)
-    (folder / "rows").mkdir(exist_ok=True)
+    plots, tables = (inner_folder(folder / name) for name in ("plots", "rows"))
     view = ComparisonView(compared, about.targets)
     for name, rows in compared._asdict().items():
-        _write_table(folder / "rows" / name, rows)
+        _write_table(tables / name, rows)
     _write_table(folder / "table", view.table)
     write_atomically(folder / "table.tex", words.paper_table(view).encode())
     found = _pictures(view)
-    write_pictures(folder / "plots", [p for p in found.values() if p], set(found), form)
+    write_pictures(plots, [p for p in found.values() if p], set(found), form)
     write_atomically(folder / "comparison.html", _page(view, about, found, form=form).encode())
     return folder / "comparison.html"
 

@@ -22,7 +22,7 @@ import jinja2
 from markupsafe import Markup
 
 from raydpzv.errors import DataError, InputError
-from raydpzv.files import write_atomically
+from raydpzv.files import inner_folder, write_atomically
 from raydpzv.privacy.claim_words import stated
 from raydpzv.privacy.claim_words import withheld as is_withheld
 from raydpzv.records.run_folder import RunFolder
@@ -112,9 +112,9 @@ def write_report(
             f"{len(runs)} runs need a folder of their own for the report; say which one"
         )
     page, drawn = write_page(runs, out, targets=targets, moved=moved)
-    (page.parent / "plots").mkdir(exist_ok=True)
     # those of another page go
-    write_pictures(page.parent / "plots", drawn, {draw.__name__ for draw in DRAWINGS}, form)
+    plots_folder = inner_folder(page.parent / "plots")
+    write_pictures(plots_folder, drawn, {draw.__name__ for draw in DRAWINGS}, form)
     return page
 
 

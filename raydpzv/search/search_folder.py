@@ -20,7 +20,7 @@ from raydpzv.compare.run_comparison import RUNS_FOLDER, check_own, finished, pla
 from raydpzv.config.scenario import AnyScenario
 from raydpzv.errors import DataError, InputError
 from raydpzv.experiment.prepare import unrecorded
-from raydpzv.files import SEARCH, write_atomically
+from raydpzv.files import SEARCH, no_link, write_atomically
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.search.search_plan import SearchPlan, Trial, read_search
 from raydpzv.trust import mark
@@ -125,7 +125,9 @@ def decision_log(folder: Path) -> Iterator[Callable[[Decision], object]]:
     """Yield what writes each decision down before it is acted upon."""
     path = folder / _DECISIONS
     write_atomically(path, _lines(decisions(folder)).encode())
-    with path.open("a", buffering=1) as file:  # a line is there once it is written
+    with open(
+        path, "a", buffering=1, opener=no_link(0o666)
+    ) as file:  # a line is there once it is written
         yield lambda decision: file.write(_lines([decision]))
 
 

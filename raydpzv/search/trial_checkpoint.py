@@ -28,7 +28,7 @@ from raydpzv.errors import DataError, InputError
 from raydpzv.experiment.finalize import fresh_noise
 from raydpzv.experiment.prepare import Prepared, prepare
 from raydpzv.experiment.resuming import continued
-from raydpzv.files import as_json, is_written, write_atomically
+from raydpzv.files import as_json, is_written, private_folder, write_atomically
 from raydpzv.methods.schedule import changes_of, schedule_of
 from raydpzv.records.fork import fork
 from raydpzv.records.run_folder import RunFolder
@@ -211,7 +211,7 @@ class TrialRun:
         return locations(as_tree(self._spec))
 
     def _note(self, branch: str) -> None:
-        self.path.mkdir(parents=True, exist_ok=True)
+        private_folder(self.path)
         _write(self.path, _Facts(self._trial, branch, str(self.path)))
 
 
