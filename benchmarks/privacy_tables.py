@@ -25,7 +25,7 @@ from raydpzv.privacy.pld import poisson_epsilon
 
 PAGE = Path("docs/privacy.md")
 PROOFS = Path("docs/privacy-proofs.md")
-PAGES = {"private": (PAGE, Path("README.md")), "multipliers": (PROOFS,), "average": (PROOFS,)}
+PAGES = {"private": (PAGE,), "multipliers": (PROOFS,), "average": (PROOFS,)}
 """Where a table goes; left out: docs/privacy.md."""
 ROWS, CLIP, DELTA = 60_000, 5.0, 1e-3  # the papers' MNIST setting
 PAPERS = (

@@ -28,8 +28,8 @@ from tests.test_budgets import PAGES, ROOT
 
 ELSEWHERE = {
     ("CONTRIBUTING.md", "python"): "integration/local/test_contributing.py",
-    ("README.md", "mkdir -p runs"): "integration/cli/test_readme.py",
-    ("README.md", "python"): "integration/ray/test_readme.py",
+    ("docs/data.md", "mkdir -p runs"): "integration/cli/test_readme.py",
+    ("README.md", "python"): "integration/local/test_readme_python.py",
     ("docs/cluster.md", "python"): "integration/ray/test_job.py",
     ("docs/cluster.md", "sh"): "integration/ray/test_job.py",
     ("docs/cluster.md", "yaml"): "integration/cli/test_rayjob.py",

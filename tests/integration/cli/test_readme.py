@@ -1,4 +1,4 @@
-"""The README's example with data of one's own, pasted: clients that train reach far more than
+"""The data page's example without privacy, pasted: clients that train reach far more than
 frozen ones.
 """
 
@@ -20,15 +20,13 @@ from raydpzv.experiment.prepare import planned_privacy
 from raydpzv.privacy.release import verdict
 from scenarios.cli import app
 
-README = (Path(__file__).parents[3] / "README.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs" / "data.md").read_text()
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("unrendered")
 def test_the_example_with_own_data_trains_clients(tmp_path, monkeypatch):
-    (block,) = (
-        b for b in re.findall(r"```sh\n(.*?)```", README, re.DOTALL) if "runs/table.csv" in b
-    )
+    (block,) = (b for b in re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL) if "runs/table.csv" in b)
     monkeypatch.chdir(tmp_path)
     program = re.search(r"python -c '\n(.*?)' > runs/table.csv", block, re.DOTALL)
     command = block[block.index("raydpzv compare") :].replace("\\\n", " ")

@@ -3,17 +3,14 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
-
 README = (Path(__file__).parents[3] / "README.md").read_text()
 
-pytestmark = pytest.mark.ray
 
-
-def test_the_python_example_runs(ray_session, tmp_path, monkeypatch):
+def test_the_python_example_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (example,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     scope: dict[str, object] = {}
     exec(example, scope)
-    assert scope["table"].num_rows >= 3
-    assert scope["run"].summary["updates"] == 500
+    said = capsys.readouterr().out
+    assert "100 updates, accuracy" in said
+    assert "PRIVATE. ε = 1" in said
