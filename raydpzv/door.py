@@ -140,8 +140,9 @@ def vertical(
     found = _of_views(views, labels, numbers)
     if test is not None:
         found = _with_test(found, _of_test(test, views, found.views, numbers))
+    joined = {} if ids is None else {"confirmed": ["ids"]}
     tree: dict[str, Any] = {
-        "data": {"source": numbered(found, "data")},
+        "data": {"source": numbered(found, "data")} | joined,
         "split": {"how": "views", "clients": many} | ({"names": names} if names else {}),
         "model": {"bottoms": [_named(model) for model in listed], "head": _named(head)},
     }

@@ -69,6 +69,7 @@ def scenario_text(proposal: Proposal, path: Path, *, active: bool) -> str:
         rare=list(rare(proposal)),
         constants=public_constants(proposal) if proposal.private else _lists(proposal),
         label_constants=label_constants(proposal),
+        confirmed=confirmed(proposal),
         lr=_step_size(proposal),
     )
     # names in comments may have control characters, which TOML forbids; its strings escape them
@@ -130,6 +131,11 @@ def _lists(proposal: Proposal) -> dict[str, Any]:
 def public_constants(proposal: Proposal) -> dict[str, Any]:
     """Return the settings that were read from the data, though a proof wants them known without."""
     return _lists(proposal) | _scaling(proposal)
+
+
+def confirmed(proposal: Proposal) -> list[str]:
+    """Return the settings that are public by the user's word alone."""
+    return [*public_constants(proposal), *label_constants(proposal)]
 
 
 def _scaling(proposal: Proposal) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import math
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from raydpzv.config.public_lists import fitted
 from raydpzv.config.scenario import HorizontalScenario, VerticalScenario
@@ -53,6 +54,16 @@ _SUPPOSED = {
     "weights": "model.weights were made without these records, which is not checked",
 }
 """What proofs suppose of a user's own code, by the word of privacy.trust that states it."""
+_CONSTANTS = {
+    "classes": "data.classes",
+    "categories": "data.categories",
+    "centre": "data.centre",
+    "spread": "data.spread",
+    "smoothing": "method.smoothing",
+    "clip": "privacy.clip",
+}
+"""What a proof takes as public, by its name in data.confirmed."""
+Plan = TypeVar("Plan", bound=ReleasePlan)
 _FEARED = {
     "model": "your own model may mix the records of a batch, or remember records",
     "loss": "your own loss may mix the records of a batch, or remember records",
@@ -102,12 +113,45 @@ def privacy_setting(spec: VerticalScenario, rows: int) -> PrivacySetting:
     found = _setting(spec, rows)
     if found.claims is None:
         return found
-    return replace(found, claims=found.claims.of_own_code(supposed(spec), unstated(spec)))
+    return replace(found, claims=_supposing(spec, found.claims))
+
+
+def _supposing(spec: VerticalScenario | HorizontalScenario, plan: Plan) -> Plan:
+    return plan.supposing(supposed(spec), unstated(spec), confirmed(spec))
+
+
+def confirmed(spec: VerticalScenario | HorizontalScenario) -> tuple[str, ...]:
+    """Return what was read off the data and is public by its user's word, a clause each."""
+    given = spec.data.confirmed or ()
+    read = _listed([setting for name, setting in _CONSTANTS.items() if name in given])
+    ids = ("which records all parties have (ids)",) if "ids" in given else ()
+    return (f"{read} (read off the data)", *ids) if read else ids
+
+
+def _constants(spec: VerticalScenario | HorizontalScenario) -> tuple[str, ...]:
+    """Return a clause on constants that the scenario states and its user did not read off the
+    data.
+    """
+    data = spec.data
+    given = {
+        "classes": data.labels,
+        "categories": data.public_categories or None,
+        "centre": data.centre,
+        "spread": data.spread,
+    }
+    own = [name for name, value in given.items() if value is not None]
+    named = [_CONSTANTS[name] for name in own if name not in (data.confirmed or ())]
+    verb = "is" if len(named) == 1 else "are"
+    return (f"{_listed(named)} {verb} taken as known without the data",) if named else ()
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
 def supposed(spec: VerticalScenario | HorizontalScenario) -> tuple[str, ...]:
-    """Return what the proofs suppose of a user's own data, models, weights, loss and method, one
-    clause each.
+    """Return what the proofs suppose of a user's own data, models, weights, loss and method, and
+    of the scenario's constants, one clause each.
     """
     rows = (
         "ε is of the rows as you hand them over, each of which is supposed to follow from one "
@@ -118,7 +162,7 @@ def supposed(spec: VerticalScenario | HorizontalScenario) -> tuple[str, ...]:
         f"ε supposes{', as you state,' * (word in stated)} that {_SUPPOSED[word]}"
         for word in spec.premises
     ]
-    return (*([rows] if is_foreign(spec.data.source) else []), *clauses)
+    return (*([rows] if is_foreign(spec.data.source) else []), *clauses, *_constants(spec))
 
 
 def unstated(spec: VerticalScenario | HorizontalScenario) -> tuple[str, ...]:
@@ -405,7 +449,7 @@ def user_privacy(
     if plan is None or spec.privacy is None or not isinstance(parts, UserParts):
         return None
     claims = user_setting(spec, plan, parts)
-    claims = claims and claims.of_own_code(supposed(spec), unstated(spec))
+    claims = claims and _supposing(spec, claims)
     if secret is None and spec.secret_coins:
         secret = secrets.randbits(256)
     assert spec.privacy.clip is not None

@@ -165,7 +165,8 @@ class Verdict:
 
     reason: why it is not private, a clause without a full stop, "" if it is. lead: PRIVATE, with
     whom it is against where others see more, or NOT PRIVATE and the reason. bounds: each ε in
-    words. proved: is any ε proved of those whom the noise is meant to hide, however large? asides:
+    words. proved: is any ε proved of those whom the noise is meant to hide, however large? premise:
+    what its user states to be public, in a sentence, "" for nothing. asides:
     sentences on what else a reader must know; caveats: clauses on what no ε covers.
     """
 
@@ -173,6 +174,7 @@ class Verdict:
     proved: bool
     lead: str
     bounds: str
+    premise: str = ""
     asides: tuple[str, ...] = ()
     caveats: tuple[str, ...] = ()
 
@@ -184,7 +186,7 @@ class Verdict:
     @property
     def text(self) -> str:
         """The headline, and what no ε covers."""
-        return " ".join((self.lead, *self.rest))
+        return " ".join(filter(None, (self.lead, self.bounds, self.premise, *self._notes)))
 
     @property
     def sentences(self) -> tuple[str, ...]:
@@ -193,16 +195,20 @@ class Verdict:
 
     @property
     def rest(self) -> tuple[str, ...]:
-        """What follows the lead, for a page."""
+        """What follows lead and premise, for a page."""
+        return tuple(filter(None, (self.bounds, *self._notes)))
+
+    @property
+    def _notes(self) -> tuple[str, ...]:
         mind = f"Mind: {'; '.join(self.caveats)}." if self.caveats else ""
-        return tuple(filter(None, (self.bounds, *self.asides, mind)))
+        return (*self.asides, mind)
 
     def headline(self, score: str = "") -> str:
         """Return the first line; score: a sentence on the accuracy, which never comes before NOT
         PRIVATE.
         """
         said = (score, self.bounds) if self.private else (self.bounds, score)
-        return " ".join(filter(None, (self.lead, *said, *self.asides)))
+        return " ".join(filter(None, (self.lead, *said, self.premise, *self.asides)))
 
 
 def judge(
@@ -234,8 +240,15 @@ def judge(
             "proved."
         )
     lead = f"NOT PRIVATE: {found}." if found else f"PRIVATE{_alone(proved)}."
+    premises = dict.fromkeys(str(c.get("premise") or "") for c in proved)
     return Verdict(
-        found, bool(proved) and not reason, lead, bounds.strip(), tuple(asides), tuple(caveats)
+        found,
+        bool(proved) and not reason,
+        lead,
+        bounds.strip(),
+        " ".join(filter(None, premises)),
+        tuple(asides),
+        tuple(caveats),
     )
 
 

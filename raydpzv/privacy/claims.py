@@ -30,6 +30,7 @@ class Claim:
     `guess`: how often an attacker who knows all else is right at most, who must tell the neighbours
     apart; None where
     no ε is proved. `multiplier`: the noise of one release over what one record moves of it.
+    `premise`: a sentence on what its user states to be public, "" where nothing is proved or stated.
     """
 
     adversary: str
@@ -46,6 +47,7 @@ class Claim:
     guess: float | None = None
     multiplier: float | None = None
     measured: str = ""
+    premise: str = ""
 
 
 def figure(value: float) -> str:

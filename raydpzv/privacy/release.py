@@ -177,8 +177,8 @@ class ReleasePlan(ABC):
     per_upload: releases of one upload.
     fitted: where one record, or user, moves what others are before any release (scaling, split),
     one clause each.
-    supposed: what the proofs suppose of the user's own code; unstated: what of it the user does not
-    state; clauses.
+    supposed: what the proofs suppose of the user's own code and constants; unstated: what of it the
+    user does not state; confirmed: what of the data the user states to be public; clauses.
     units: the letter and the word for what is protected.
     """
 
@@ -190,6 +190,7 @@ class ReleasePlan(ABC):
     fitted: tuple[str, ...] = ()
     supposed: tuple[str, ...] = ()
     unstated: tuple[str, ...] = ()
+    confirmed: tuple[str, ...] = ()
     units: ClassVar[tuple[str, str]] = ("D", "records")
 
     @property
@@ -281,11 +282,17 @@ class ReleasePlan(ABC):
         """Return what the proofs suppose of the data and this run lacks, one clause each."""
         return self.fitted
 
-    def of_own_code(self, supposed: tuple[str, ...], unstated: tuple[str, ...]) -> Self:
-        """Return the plan with what it supposes of the user's own code, and what the user does not
-        state of it.
+    def supposing(
+        self, supposed: tuple[str, ...], unstated: tuple[str, ...], confirmed: tuple[str, ...]
+    ) -> Self:
+        """Return the plan with what it supposes of the user's own code and constants, what the user
+        does not state of it, and what of the data the user states to be public.
         """
-        return replace(self, supposed=supposed, unstated=unstated)
+        return replace(self, supposed=supposed, unstated=unstated, confirmed=confirmed)
+
+    def public_counts(self) -> tuple[str, ...]:
+        """Return which counts of records the proof takes as public by the scenario's word."""
+        return ()
 
     def caveats(self) -> tuple[str, ...]:
         """Return what to print beside every ε, one clause each."""
@@ -343,7 +350,9 @@ class ReleasePlan(ABC):
         """Return the side-by-side table: no row holds where a premise is missing."""
         found, missing = self.table(), self.missing_premises()
         if not missing:
-            return tuple(map(_with_guess, found))
+            public = "; ".join((*self.confirmed, *self.public_counts()))
+            premise = f"You state that these are public: {public}." if public else ""
+            return tuple(_with_guess(replace(c, premise=premise * c.holds)) for c in found)
         said = f" NOT proved: {'; '.join(missing)}."
         return tuple(
             replace(c, holds=False, note=c.note + said, guess=None) if c.holds else c for c in found

@@ -139,6 +139,11 @@ class UserReleasePlan(UserMechanism, ReleasePlan):
         )
         return tuple(filter(None, ("that a user is on the list is public", self.drawn, late)))
 
+    def public_counts(self) -> tuple[str, ...]:
+        if self.kind != "group":
+            return ()
+        return (f"k = {self.group} (method.group)", "how many records each silo uses")
+
     def premises(self) -> tuple[str, ...]:
         if not self.group_rule:
             return self.fitted

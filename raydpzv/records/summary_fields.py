@@ -84,6 +84,7 @@ def _is_claim(value: Any) -> bool:
         isinstance(value, dict)
         and "epsilon" in value
         and all(_is_text(value.get(name)) for name in _CLAIM_TEXTS)
+        and _is_text(value.get("premise", ""))
         and all(_is_number(value.get(name)) for name in _CLAIM_NUMBERS)
     )
 

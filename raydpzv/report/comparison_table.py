@@ -111,6 +111,7 @@ CLAIMS = pa.schema(
         ("holds", pa.bool_()),
         ("note", pa.string()),
         ("scope", pa.string()),
+        ("premise", pa.string()),  # what the user states to be public
         (
             "guess",
             pa.float64(),

@@ -50,7 +50,7 @@ class Composed:
     all that the trials might have made; NaN where no number is justified, and `missing` says why.
     runs: how many were started; possible: those among them of which nobody knows how far they came,
     and that count as planned. cut: may trials have been cut short by their results? unit: what is
-    protected.
+    protected; premise: what its user states to be public.
     """
 
     adversary: str
@@ -64,6 +64,7 @@ class Composed:
     missing: str = ""
     possible: int = 0
     unit: str = "one record"
+    premise: str = ""
 
     @property
     def claimed(self) -> float:
@@ -86,6 +87,7 @@ class Composed:
             "mechanism": "all trials composed",
             "accountant": _CLOSED,
             "scope": f"unit: {self.unit}",
+            "premise": self.premise,
             "guess": None if self.missing else guess_of(mu_of(self.claimed, self.delta)),
         }
 
@@ -234,7 +236,15 @@ def _composed(
     # a lost machine may have released more than the plan has
     whole = max(spent, whole)
     return Composed(
-        *terms, spent, whole, len(search.made), search.cut, missing, search.possible, unit(claim)
+        *terms,
+        spent,
+        whole,
+        len(search.made),
+        search.cut,
+        missing,
+        search.possible,
+        unit(claim),
+        str(claim.get("premise") or ""),
     )
 
 

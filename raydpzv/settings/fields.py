@@ -182,6 +182,14 @@ Trusted = Annotated[
 """What a user states of own code; one word or several."""
 
 
+Confirmed = Annotated[
+    tuple[Literal["classes", "categories", "centre", "spread", "smoothing", "clip", "ids"], ...],
+    Field(strict=False),
+    BeforeValidator(_words),
+]
+"""What a user confirms as public though it was read off the data; one word or several."""
+
+
 def _party_weights(value: Any) -> Any:
     """Accept a table by party, or a list with one entry for each client."""
     if isinstance(value, list | tuple):

@@ -12,6 +12,7 @@ from raydpzv.settings.bounds import Count, Fraction, FractionOrNone
 from raydpzv.settings.fields import (
     Categories,
     Classes,
+    Confirmed,
     Label,
     Named,
     OneLabel,
@@ -57,6 +58,10 @@ class DataSection(Section):
     """The value of `classes`, or of a column's list in `categories`, that each value outside the
     list counts as; where a list does not have it, and where it is left out, values outside are
     refused."""
+    confirmed: Confirmed | None = None
+    """What was read off the data and you confirm as public knowledge all the same: constants
+    (`raydpzv new --public-from-data` names them), or "ids", which records all parties have
+    (`vertical(ids=...)`). The verdict says so."""
     missing: Literal["refuse", "mean"] | None = None
     """Rows with empty cells (csv, parquet): refused (left out: too), or an empty cell of numbers
     becomes the mean of the training rows and one of categories is 0 in all its columns."""

@@ -15,7 +15,7 @@ from raydpzv.errors import DataError, InputError, SpecError, suggest
 from raydpzv.experiment.prepare import prepare
 from raydpzv.files import write_atomically
 from scenarios.command_options import NewCommand
-from scenarios.new_scenario import Proposal, label_constants, public_constants, rare, scenario_text
+from scenarios.new_scenario import Proposal, confirmed, rare, scenario_text
 
 _TARGETS = ("label", "target")
 
@@ -143,7 +143,7 @@ def _next_steps(proposal: Proposal, path: Path, held_back: bool) -> Iterator[str
     yield from rare(proposal)
     yield f"written: {path}"
     if held_back:
-        marked = len(public_constants(proposal)) + len(label_constants(proposal))
+        marked = 1 + len(confirmed(proposal))
         yield (
             f"before it runs: {marked} lines of it, marked PUBLIC?, were read from the data; "
             "replace each by what is known without the data, and delete the # before it"

@@ -412,6 +412,7 @@ cut off.
 """
 IN_BOTH = {
     "resources.restarts": "matters when an actor dies: tests/integration/ray/test_losses.py",
+    "data.confirmed": "what the verdict says: tests/unit/privacy/test_premise.py",
     "privacy.trust": "what the verdict says: tests/integration/local/test_two_tables_models.py",
     "evaluate.metrics": "moves no bit: tests/integration/local/test_losses_and_metrics.py",
     "evaluate.lower": "what a search chooses: tests/integration/local/test_losses_and_metrics.py",

@@ -10,7 +10,7 @@ from scenarios.commands.new import even_parties, given_parties
 from tests.helpers.commands import call, complaint
 from tests.helpers.own_table import PARTIES, write_own_table
 
-CONSTANTS = ("classes", "categories", "centre", "spread")
+CONSTANTS = ("confirmed", "classes", "categories", "centre", "spread")
 
 
 @pytest.fixture
@@ -275,14 +275,18 @@ def test_a_number_is_predicted_with_steps_in_its_own_units(tmp_path, monkeypatch
 def test_what_a_private_number_needs_is_marked_as_public(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     words = ("new", "own", "--data", priced(tmp_path / "own.csv"), "--target", "price", "--private")
-    assert "4 lines of it, marked PUBLIC?" in call(*words).output
+    assert "5 lines of it, marked PUBLIC?" in call(*words).output
     text = (tmp_path / "own.toml").read_text()
     marked = [line.split()[:2] for line in text.splitlines() if line.endswith("# PUBLIC?")]
-    assert marked == [["#", name] for name in ("centre", "spread", "smoothing", "clip")]
+    constants = ("centre", "spread", "smoothing", "clip")
+    assert marked == [["#", name] for name in ("confirmed", *constants)]
     assert "privacy.clip: wanted a number above 0" in complaint(call("run", "own.toml"))
     assert call(*words, "--public-from-data", "--force").exit_code == 0
     run = raydpzv.run(raydpzv.load("own.toml", ["budget.updates=4"]))
     assert run.epsilon["epsilon"] == pytest.approx(1)
+    assert raydpzv.load("own.toml").data.confirmed == constants
+    said = "data.centre, data.spread, method.smoothing and privacy.clip (read off the data)"
+    assert f"You state that these are public: {said}." in run.summary["privacy_verdict"]
 
 
 def test_values_that_differ_by_blanks_are_named_before_they_are_classes(tmp_path, monkeypatch):
