@@ -34,7 +34,7 @@ from actors.tune_trainable import (
 )
 from raydpzv.compare.plan import Planned
 from raydpzv.compare.run_comparison import RUNS_FOLDER, STOPPED, PoolOptions, run_planned
-from raydpzv.errors import RunError
+from raydpzv.errors import RunError, command
 from raydpzv.experiment.finalize import RunOptions
 from raydpzv.experiment.runner import run_local
 from raydpzv.records.callbacks import StatusCallback
@@ -220,7 +220,7 @@ def _without_own_files(folder: Path) -> Iterator[None]:
     except TuneError as error:
         last = str(error).strip().rpartition("\n")[2]
         raise RunError(
-            f"Ray Tune broke off ({last}); continue with: raydpzv resume {folder}"
+            f"Ray Tune broke off ({last}); continue with: {command('resume', folder)}"
         ) from error
     finally:
         shutil.rmtree(folder / _OWN_FILES, ignore_errors=True)

@@ -21,7 +21,9 @@ A message says in one line what was wanted, what came and what to do.
 from __future__ import annotations
 
 import difflib
+import shlex
 from collections.abc import Iterable
+from pathlib import Path
 
 
 class RaydpzvError(Exception):
@@ -80,6 +82,13 @@ class ReplayMismatch(RunError):
 
 class StoppedEarly(RunError):
     """The user stopped before there was anything new to keep; everything is as it was."""
+
+
+def command(*words: object) -> str:
+    """Return a command of the program as a hint has it, quoted for the shell."""
+    # the path of a file called -x is no option
+    found = (f"./{w}" if isinstance(w, Path) and str(w).startswith("-") else str(w) for w in words)
+    return shlex.join(["raydpzv", *found])
 
 
 def missing(library: str, extra: str, instead: str = "") -> InputError:

@@ -10,7 +10,7 @@ from typing import NoReturn
 
 import typer
 
-from raydpzv.errors import InputError, RaydpzvError, RunError, StoppedEarly
+from raydpzv.errors import InputError, RaydpzvError, RunError, StoppedEarly, command
 from raydpzv.files import keep_traceback
 from raydpzv.limits import shortage
 from raydpzv.settings.party_names import named
@@ -51,11 +51,11 @@ def leave(folder: Path, runs: str, failed: Sequence[str], *, stopped: bool, noth
     """
     if stopped:
         console(stderr=True).print(
-            f"stopped; continue with: raydpzv resume {folder}", soft_wrap=True
+            f"stopped; continue with: {command('resume', folder)}", soft_wrap=True
         )
         raise typer.Exit(STOPPED)
     if failed:
-        again = f"try them again with: raydpzv resume {folder}"
+        again = f"try them again with: {command('resume', folder)}"
         raise RunError(f"{len(failed)} of {runs} failed, first {failed[0]}; {again}")
     if nothing:
         raise RunError(nothing)

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from raydpzv.config.toml import as_tree
+from raydpzv.errors import command
 from raydpzv.files import as_json as json_text
 from scenarios import screen
 from scenarios.command_options import FullOutput
@@ -62,11 +63,11 @@ def show_run(
     else:
         console.print(pairs_table(key_figures(summary, clock)))
         console.print(Text("\n--explain: every table, digest and note on ε", "dim"))
-    console.print(f"\nrun folder: {folder}\nreport: raydpzv report {folder}", soft_wrap=True)
+    console.print(f"\nrun folder: {folder}\nreport: {command('report', folder)}", soft_wrap=True)
     if withheld(summary):
         console.print(
             "Keep this folder and its report to yourself. To write a copy that you may share: "
-            f"raydpzv publish {folder} --out FOLDER",
+            f"{command('publish', folder, '--out', 'FOLDER')}",
             soft_wrap=True,
         )
 

@@ -11,6 +11,7 @@ from rich import box
 from rich.console import Console
 from rich.text import Text
 
+from raydpzv.errors import command
 from raydpzv.files import as_json as json_text
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.report.table import HeadTable, grid
@@ -312,7 +313,7 @@ def show_search(
     if choice is None:
         return
     best = f"trial {choice.trials[0].number}"
-    again = f"run it again with: raydpzv run {folder / 'best.toml'}"
+    again = f"run it again with: {command('run', folder / 'best.toml')}"
     later = "best.toml is written when the search is over"
     console.print(
         f"best so far: {best}; {later}" if stopped else f"best: {best}, {again}", soft_wrap=True

@@ -11,7 +11,7 @@ import typer
 
 import raydpzv
 from raydpzv.config.scenario import AnyScenario
-from raydpzv.errors import Diverged, RunError
+from raydpzv.errors import Diverged, RunError, command
 from raydpzv.experiment.diagnostics import DIVERGED
 from raydpzv.records.callbacks import Callback
 from raydpzv.records.run_folder import RunFolder
@@ -71,7 +71,7 @@ def conclude(
     if summary["status"] == "stopped":
         resumable = spec.clock.kind == "virtual" or RunFolder(folder).checkpoint() is not None
         screen.console(stderr=True).print(
-            f"stopped; continue with: raydpzv resume {folder}" if resumable else "stopped",
+            f"stopped; continue with: {command('resume', folder)}" if resumable else "stopped",
             soft_wrap=True,
         )
         raise typer.Exit(STOPPED)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from raydpzv.config.scenario import VerticalScenario
-from raydpzv.errors import DataError, InputError
+from raydpzv.errors import DataError, InputError, command
 from raydpzv.experiment.release_ledger import compare, released
 from raydpzv.experiment.resuming import check_recomputable, check_same, prepared_again
 from raydpzv.experiment.vertical import PreparedVertical
@@ -81,7 +81,8 @@ def recorded_run(path: Path, moved: Sequence[str] = ()) -> RecordedRun:
         )
     check_not_midway(path)
     if folder.completed_by() is None:
-        why = f"continue it first: raydpzv resume {path}" if folder.has_summary() else unended(path)
+        again = f"continue it first: {command('resume', path)}"
+        why = again if folder.has_summary() else unended(path)
         raise InputError(
             f"{path}: this run has not finished, so what it releases is not known; {why}"
         )

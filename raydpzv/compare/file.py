@@ -16,7 +16,7 @@ from raydpzv.config import catalog
 from raydpzv.config.scenario import AnyScenario, method_fields, shared_fields
 from raydpzv.config.toml import as_tree, changed
 from raydpzv.config.tree import read_tree
-from raydpzv.errors import SpecError, suggest
+from raydpzv.errors import SpecError, command, suggest
 from raydpzv.methods.vertical.base import Batched
 from raydpzv.registry import METHODS
 from raydpzv.settings.bounds import Positive
@@ -133,7 +133,7 @@ def asked(
         return read_comparison_file(path).model_copy(update=replaced)
     for name in names[1:]:
         if catalog.comparison(name) is not None:
-            raise SpecError(f"{name}: is a comparison; it is run alone: raydpzv compare {name}")
+            raise SpecError(f"{name}: is a comparison; it is run alone: {command('compare', name)}")
     stems = [catalog.label_of(name) for name in names]
     entries = [
         MethodEntry(label=label, scenario=name)

@@ -266,9 +266,9 @@ def chosen_file(file: GridFile, choices: Sequence[Choice], command: str) -> str:
         f"Chosen by {file.criterion()}, median of seeds {seeds}.",
         *(_remark(file.methods[choice.point.entry], choice) for choice in choices),
     ]
-    return "".join(
-        f"{line}\n" for line in (f"{MADE} {command}", *(f"# {line}" for line in head))
-    ) + tomli_w.dumps(own)
+    lines = (f"{MADE} {command}", *(f"# {line}" for line in head))
+    # in one line each: a line break would begin a setting
+    return "".join(f"{' '.join(line.split())}\n" for line in lines) + tomli_w.dumps(own)
 
 
 class _Scored(NamedTuple):

@@ -31,6 +31,7 @@ from raydpzv.errors import (
     RaydpzvError,
     StoppedEarly,
     check_count,
+    command,
 )
 from raydpzv.experiment.diagnostics import DIVERGED
 from raydpzv.experiment.finalize import Run, RunOptions
@@ -140,12 +141,12 @@ def _check_same(folder: Path, comparison: Comparison) -> None:
     ]:
         raise InputError(
             f"{folder}: holds another comparison ({former.name}: other methods or settings); "
-            f"choose another --out, or continue that one: raydpzv resume {folder}"
+            f"choose another --out, or continue that one: {command('resume', folder)}"
         )
     if missing := sorted(set(former.seeds) - set(comparison.seeds)):
         raise InputError(
             f"{folder}: was started with seed {missing[0]} too; name all its seeds, or continue "
-            f"with: raydpzv resume {folder}"
+            f"with: {command('resume', folder)}"
         )
 
 

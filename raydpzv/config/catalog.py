@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from raydpzv.config.tree import read_tree
-from raydpzv.errors import SpecError, suggest
+from raydpzv.errors import SpecError, command, suggest
 from raydpzv.foreign import handle, is_foreign, resolve
 from raydpzv.registry import METHODS, SCENARIO_FOLDERS
 
@@ -93,7 +93,9 @@ def load(scenario: str, overrides: Sequence[str] = ()) -> AnyScenario:
     if path.suffix != ".toml" and not path.exists():
         path, base = FOLDER / f"{scenario}.toml", Path()
         if scenario in names(COMPARISONS):
-            raise SpecError(f"{scenario}: is a comparison of many runs: raydpzv compare {scenario}")
+            raise SpecError(
+                f"{scenario}: is a comparison of many runs: {command('compare', scenario)}"
+            )
         if scenario not in names():
             raise SpecError(
                 f'scenario "{scenario}" is unknown. {suggest(scenario, names())}Give a path to a '

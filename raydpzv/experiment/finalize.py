@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from raydpzv.errors import DataError, InputError, ReplayMismatch, StoppedEarly
+from raydpzv.errors import DataError, InputError, ReplayMismatch, StoppedEarly, command
 from raydpzv.experiment.initial_model import layouts
 from raydpzv.experiment.prepare import Prepared
 from raydpzv.experiment.run_core import RunControls, StopAt
@@ -434,7 +434,7 @@ class RunFinalizer:
             if not folder.holds(self._released(facts)):
                 raise StoppedEarly(
                     f"{folder.path}: stopped before it had made again all releases of its ledger; "
-                    f"continue with: raydpzv resume {folder.path}"
+                    f"continue with: {command('resume', folder.path)}"
                 )
             write_models(folder.path, models)
         stopped = reason == USER

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from raydpzv.config.toml import scenario_sha256
-from raydpzv.errors import DataError, InputError, NotRecomputable, ReplayMismatch
+from raydpzv.errors import DataError, InputError, NotRecomputable, ReplayMismatch, command
 from raydpzv.experiment.initial_model import MODEL, BottomPlan, ModelPlan
 from raydpzv.experiment.local_session import one_thread
 from raydpzv.experiment.prepare import Prepared
@@ -271,7 +271,7 @@ def replay(path: Path, at: int | None = None, moved: Sequence[str] = ()) -> Repl
             if recorded
             else (
                 f"{path}: its rows hold no update, so there is nothing to replay; resume a killed "
-                f"run first: raydpzv resume {path}"
+                f"run first: {command('resume', path)}"
             )
         )
     spec = folder.spec()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from raydpzv.errors import DataError, InputError, NotRecomputable, ReplayMismatch
+from raydpzv.errors import DataError, InputError, NotRecomputable, ReplayMismatch, command
 from raydpzv.experiment.finalize import RowWriter, fresh_noise, keep_first_models
 from raydpzv.experiment.initial_model import BASE, RESUMED
 from raydpzv.experiment.prepare import Prepared
@@ -62,7 +62,7 @@ def continued(path: Path, moved: Sequence[str] = ()) -> Continued:
     if found := link_of(path):
         raise InputError(
             f"{path}: is this machine's copy of {found.uri}, which another machine may have "
-            f"continued; continue with: raydpzv resume {path}"
+            f"continued; continue with: {command('resume', path)}"
         )
     return resuming(path, moved)
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
@@ -437,7 +438,8 @@ def _of_config(name: str, config: Any) -> Iterator[str]:
             f"config: wanted a frozen dataclass, {config.__name__} is not; write "
             "@dataclass(frozen=True)"
         )
-    if (config.__doc__ or "").startswith(f"{config.__name__}("):
+    # python -OO keeps no docstring
+    if sys.flags.optimize < 2 and (config.__doc__ or "").startswith(f"{config.__name__}("):
         yield (
             f"config: wanted a docstring, {config.__name__} has none; its first line is the "
             "method's in lists"

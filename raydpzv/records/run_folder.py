@@ -17,8 +17,8 @@ import pyarrow as pa
 from raydpzv.config.paths import check_moved
 from raydpzv.config.scenario import AnyScenario
 from raydpzv.config.toml import overridden, parse, tree_sha256
-from raydpzv.config.tree import checked, read_toml
-from raydpzv.errors import DataError, InputError, SpecError
+from raydpzv.config.tree import checked, is_text, read_toml
+from raydpzv.errors import DataError, InputError, SpecError, command
 from raydpzv.files import is_written, write_npz
 from raydpzv.foreign import is_foreign
 from raydpzv.methods.recorded_method import METHOD, method_on_record
@@ -278,7 +278,7 @@ def unended(run: Path) -> str:
     if written := is_written(run):
         return "another process is writing this run; wait for it, or stop it"
     what = "came to no end here" if written is None else "was killed"
-    return f"the run {what}; continue it first: raydpzv resume {run}"
+    return f"the run {what}; continue it first: {command('resume', run)}"
 
 
 def write_models(run: Path, models: Mapping[str, np.ndarray]) -> None:
@@ -304,11 +304,24 @@ def damaged(path: Path, wanted: str, why: object) -> DataError:
     )
 
 
+def _plain(value: Any) -> Any:
+    """Return what JSON holds, with what a terminal would obey escaped in each text."""
+    if isinstance(value, str):
+        return value if is_text(value) else "".join(_escaped(c) for c in value)
+    if isinstance(value, dict):
+        return {_plain(name): _plain(each) for name, each in value.items()}
+    return [_plain(each) for each in value] if isinstance(value, list) else value
+
+
+def _escaped(character: str) -> str:
+    return character if is_text(character) else ascii(character)[1:-1]
+
+
 def _json(path: Path, why: Callable[[], str]) -> dict[str, Any]:
     if not path.is_file():
         raise DataError(f"{path.parent}: has no {path.name}: {why()}")
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = _plain(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, RecursionError) as error:
         raise damaged(path, "a JSON object", error) from None
     if not isinstance(value, dict):

@@ -14,7 +14,7 @@ from filelock import FileLock, Timeout
 
 from raydpzv.config.scenario import AnyScenario
 from raydpzv.config.toml import as_toml, as_tree
-from raydpzv.errors import InputError, RunError
+from raydpzv.errors import InputError, RunError, command
 from raydpzv.files import (
     LOCK,
     PRIVATE,
@@ -85,7 +85,7 @@ class RunWriter(RunFolder):
             if content := _content(path):
                 raise InputError(
                     f"{path}: holds a run already ({content}); choose another --out, or continue "
-                    f"it: raydpzv resume {path}"
+                    f"it: {command('resume', path)}"
                 )
             private_folder(path)
             refuse_links(path)
@@ -260,5 +260,5 @@ def _reported(run: Path) -> Iterator[None]:
     except OSError as error:
         raise RunError(
             f"{run}: cannot write the run's record ({error.strerror or error}); what is there "
-            f"stays: see to the disk, then continue with: raydpzv resume {run}"
+            f"stays: see to the disk, then continue with: {command('resume', run)}"
         ) from error

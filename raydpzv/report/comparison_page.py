@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.csv as pcsv
 import pyarrow.parquet as pq
 
+from raydpzv.arrow_columns import as_csv
 from raydpzv.files import inner_folder, write_atomically
 from raydpzv.report import comparison_plots as plots
 from raydpzv.report import comparison_text as words
@@ -191,9 +191,8 @@ def _pictures(view: ComparisonView) -> dict[str, ReportFigure | None]:
 
 
 def _write_table(path: Path, rows: pa.Table) -> None:
-    """Write a table as parquet and as CSV; in CSV infinity is inf, NaN nan, and null empty."""
-    packed, plain = io.BytesIO(), io.BytesIO()
+    """Write a table as parquet and as CSV."""
+    packed = io.BytesIO()
     pq.write_table(rows, packed)
-    pcsv.write_csv(rows, plain)
     write_atomically(path.with_name(f"{path.name}.parquet"), packed.getvalue())
-    write_atomically(path.with_name(f"{path.name}.csv"), plain.getvalue())
+    write_atomically(path.with_name(f"{path.name}.csv"), as_csv(rows))

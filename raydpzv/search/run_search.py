@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.csv
 import pyarrow.parquet
 
+from raydpzv.arrow_columns import as_csv
 from raydpzv.compare.plan import Planned
 from raydpzv.compare.run_comparison import STOPPED as STOPPED_EARLY
 from raydpzv.compare.run_comparison import PoolOptions, one_by_one
@@ -504,13 +504,10 @@ def _write(
     plan: SearchPlan, results: SearchResults, folder: Path, command: str, *, whole: bool
 ) -> None:
     table = results.table()
-    for name, write in (
-        ("trials.parquet", pa.parquet.write_table),
-        ("trials.csv", pa.csv.write_csv),
-    ):
-        buffer = io.BytesIO()
-        write(table, buffer)
-        write_atomically(folder / name, buffer.getvalue())
+    packed = io.BytesIO()
+    pa.parquet.write_table(table, packed)
+    write_atomically(folder / "trials.parquet", packed.getvalue())
+    write_atomically(folder / "trials.csv", as_csv(table))
     if figure := search_figure(plan, results):
         write_atomically(folder / "trials.png", image(figure))
     if whole and results.best is not None:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from raydpzv.compare.run_comparison import RUNS_FOLDER, check_own, finished, plan_written
 from raydpzv.config.scenario import AnyScenario
-from raydpzv.errors import DataError, InputError
+from raydpzv.errors import DataError, InputError, command
 from raydpzv.experiment.prepare import unrecorded
 from raydpzv.files import SEARCH, no_link, write_atomically
 from raydpzv.records.run_folder import RunFolder
@@ -49,7 +49,7 @@ def search_begun(folder: Path, plan: SearchPlan) -> AbstractContextManager[None]
         if not read_search(folder / SEARCH).same_as(plan):
             raise InputError(
                 f"{folder}: holds another search (other trials or settings); choose another --out, "
-                f"or continue that one: raydpzv resume {folder}"
+                f"or continue that one: {command('resume', folder)}"
             )
 
     return plan_written(folder, "search", SEARCH, plan.as_toml(), check, plan.code_words)

@@ -279,7 +279,8 @@ def best_file(plan: SearchPlan, results: SearchResults, toml: str, command: str)
         f"{plan.metric} at the end: {value:.6g}{f'; {reason}' if reason else ''}",
         *sentences(results.spent),
     ]
-    return "".join(f"# {line}\n" for line in head) + toml
+    # in one line each: a line break would begin a setting
+    return "".join(f"# {' '.join(line.split())}\n" for line in head) + toml
 
 
 def _read(trial: Trial, path: Path) -> tuple[Mapping[str, Any], Rows | str]:

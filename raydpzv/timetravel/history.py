@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from raydpzv.arrow_columns import array
 from raydpzv.engine.split_model import Metrics
-from raydpzv.errors import DataError, InputError, NotRecomputable
+from raydpzv.errors import DataError, InputError, NotRecomputable, command
 from raydpzv.experiment.horizontal import PreparedHorizontal
 from raydpzv.experiment.initial_model import MODEL, BottomPlan, ModelPlan
 from raydpzv.experiment.prepare import Prepared
@@ -433,7 +433,7 @@ def open_history(path: Path, moved: Sequence[str] = ()) -> RunHistory:
     if spec.descriptor.rule is None or not folder.ledger.exists():
         raise InputError(
             f"{path}: a run of {spec.method.name} has no ledger of seeds and scalars to step "
-            f"through; raydpzv report {path} shows what is on record"
+            f"through; {command('report', path)} shows what is on record"
         )
     folder.require_own_record()
     return _KINDS[spec.kind](folder, recorded_plan(folder))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from raydpzv.config.toml import parse
 from raydpzv.config.tree import read_toml
 from raydpzv.data.column_facts import MOST_VALUES, ColumnFacts, column_facts
 from raydpzv.data.files import one_line
-from raydpzv.errors import DataError, InputError, SpecError, suggest
+from raydpzv.errors import DataError, InputError, SpecError, command, suggest
 from raydpzv.experiment.prepare import prepare
 from raydpzv.files import write_atomically
 from scenarios.command_options import NewCommand
@@ -49,8 +48,8 @@ def new_command(options: NewCommand) -> None:
     words = [
         word for option, value in typed.items() if value is not None for word in (option, value)
     ]
-    command = one_line(shlex.join(["raydpzv", "new", options.name, *words]))
-    proposal = Proposal(options.data, facts, predicted, shared, private, command)
+    made_by = one_line(command("new", options.name, *words))
+    proposal = Proposal(options.data, facts, predicted, shared, private, made_by)
     check(proposal)
     active = scenario_text(proposal, path, active=True)
     remarks = prepare(parse(located(read_toml(active), path.parent), path.name)).remarks
@@ -152,7 +151,7 @@ def _next_steps(proposal: Proposal, path: Path, held_back: bool) -> Iterator[str
             "if they are public knowledge as they are: the same command with --public-from-data "
             "--force"
         )
-    yield f"{'then run it' if held_back else 'run it'}: raydpzv run {shlex.quote(str(path))}"
+    yield f"{'then run it' if held_back else 'run it'}: {command('run', path)}"
 
 
 def _target(facts: Mapping[str, ColumnFacts], given: str | None, file: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from raydpzv.errors import InputError, SpecError
+from raydpzv.errors import InputError, SpecError, command
 from raydpzv.experiment.finalize import RunOptions
 from raydpzv.experiment.resuming import Continued, continued, continued_at
 from raydpzv.experiment.runner import usual_runner
@@ -62,9 +62,17 @@ def _resume_comparison(run: Path, moved: Sequence[str], how: Execution) -> None:
     if found.tune:
         raise InputError(
             f"{run}: holds the runs of a grid, and only tune chooses settings from them; continue "
-            f"with: raydpzv tune {found.tune} --out {shlex.quote(str(run))}"
+            f"with: {command('tune', *_words(found.tune), '--out', run)}"
         )
     compare.carry_out(found, run, how)
+
+
+def _words(line: str) -> list[str]:
+    """Return the words of a line of the shell; a damaged one is a word."""
+    try:
+        return shlex.split(line)
+    except ValueError:
+        return [line]
 
 
 def resume_run(

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from raydpzv.compare.run_comparison import PoolOptions
 from raydpzv.config import catalog
+from raydpzv.errors import command
 from raydpzv.search import run_search
 from raydpzv.search.run_search import (
     SearchView,
@@ -103,10 +104,10 @@ def resume_search(
     storage.
     """
     if uri is None:
-        carry_out(read_search(folder / SEARCH, moved), folder, how, f"raydpzv resume {folder}")
+        carry_out(read_search(folder / SEARCH, moved), folder, how, command("resume", folder))
         return
     with _continued(uri, folder, waits(quiet=how.quiet)) as (_, mirror):
-        carry_out(read_search(folder / SEARCH, moved), folder, how, f"raydpzv resume {uri}", mirror)
+        carry_out(read_search(folder / SEARCH, moved), folder, how, command("resume", uri), mirror)
 
 
 def carry_out(

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from functools import partial
 
 from raydpzv.engine.split_model import Metrics
-from raydpzv.errors import InputError, RaydpzvError
+from raydpzv.errors import InputError, RaydpzvError, command
 from raydpzv.files import as_json
 from raydpzv.report.text import percent
 from raydpzv.settings.party_names import client_number, named
@@ -174,10 +174,8 @@ class _Walk:
         if self._unscored:
             yield f"  no accuracy: {self._unscored}"
         if not self.history.folder.has_summary():
-            yield (
-                "  unfinished: rows of the last updates may be missing; raydpzv resume "
-                f"{self.history.folder.path}"
-            )
+            again = command("resume", self.history.folder.path)
+            yield f"  unfinished: rows of the last updates may be missing; {again}"
 
     def facts(self) -> dict[str, object]:
         """Return the same for JSON."""

@@ -21,7 +21,7 @@ from raydpzv.compare.grid import (
     read_grid,
 )
 from raydpzv.config import catalog
-from raydpzv.errors import InputError, SpecError
+from raydpzv.errors import InputError, SpecError, command
 from raydpzv.files import as_json, write_atomically
 from raydpzv.report.table import grid
 from scenarios import screen
@@ -43,7 +43,8 @@ def tune_command(options: TuneCommand) -> None:
     grid, changes = options.grid, options.set_ or []
     if grid in catalog.names():
         raise SpecError(
-            f"{grid}: is a scenario; search its settings with: raydpzv search {grid} --space FILE"
+            f"{grid}: is a scenario; search its settings with: "
+            f"{command('search', grid, '--space', 'FILE')}"
         )
     place = catalog.grid(grid)
     file = read_grid(place)
@@ -61,7 +62,8 @@ def tune_command(options: TuneCommand) -> None:
     compared, stopped = made(comparison, folder, options, console)
     if stopped:
         console.print(
-            f"stopped; continue with: raydpzv tune {asked} --out {folder}", soft_wrap=True
+            f"stopped; continue with: {command('tune', grid, *more, '--out', folder)}",
+            soft_wrap=True,
         )
         raise typer.Exit(STOPPED)
     choices = choose(file, compared.runs.to_pylist(), compared.curves.to_pylist())
@@ -104,6 +106,6 @@ def show_choices(
     console.print(Text(f"Chosen by {file.criterion()}", "bold"))
     console.print(grid(CHOICES, choices).console())
     console.print(
-        f"runs: {folder}\ncomparison: {path}\ncompare on other seeds with: raydpzv compare {path}",
+        f"runs: {folder}\ncomparison: {path}\ncompare on other seeds with: {command('compare', path)}",
         soft_wrap=True,
     )
