@@ -85,11 +85,31 @@ def load(scenario: str, overrides: Sequence[str] = ()) -> AnyScenario:
     """
     from raydpzv.config import toml  # and with it pydantic and the methods: not for a list of names
 
-    refuse_standard_input(scenario)
-    path, base = Path(scenario), None
     if is_object(scenario):
         found = _checked(resolve(scenario, "scenario"), scenario)
         return toml.override(found, overrides) if overrides else found
+    path, base = _file(scenario)
+    return toml.load(path, overrides, base)
+
+
+def written(scenario: str) -> dict[str, Any]:
+    """Return what a scenario sets, by name or path, before defaults; of an object all that it has.
+
+    Settings applied to it make the same scenario as `load` with these overrides. Raises SpecError.
+    """
+    from raydpzv.config import toml
+
+    if is_object(scenario):
+        return toml.as_tree(_checked(resolve(scenario, "scenario"), scenario))
+    return toml.written(*_file(scenario))
+
+
+def _file(scenario: str) -> tuple[Path, Path | None]:
+    """Return a scenario's file, and the folder that paths of its data count from (None: the
+    file's).
+    """
+    refuse_standard_input(scenario)
+    path, base = Path(scenario), None
     if path.suffix != ".toml" and not path.exists():
         path, base = FOLDER / f"{scenario}.toml", Path()
         if scenario in names(COMPARISONS):
@@ -100,7 +120,7 @@ def load(scenario: str, overrides: Sequence[str] = ()) -> AnyScenario:
                 "TOML file or a name "
                 "that raydpzv list prints"
             )
-    return toml.load(path, overrides, base)
+    return path, base
 
 
 def refuse_standard_input(scenario: str) -> None:

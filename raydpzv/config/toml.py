@@ -82,10 +82,8 @@ def load(path: Path, overrides: Sequence[str] = (), base: Path | None = None) ->
     base: the folder that paths of data in the file count from (default: the file's); those of
     overrides count from the working folder.
     """
-    tree = read_tree(path, "the scenario file")
-    tree = located(tree, path.parent if base is None else base)
     try:
-        return changed({"name": path.stem, **tree}, overrides, Origin(path.name, _keys(overrides)))
+        return changed(written(path, base), overrides, Origin(path.name, _keys(overrides)))
     except SpecError as error:
         setting = str(error).partition(":")[0].rpartition(".")[2]
         if setting not in _HELD_BACK.findall(path.read_text(encoding="utf-8")):
@@ -94,6 +92,12 @@ def load(path: Path, overrides: Sequence[str] = (), base: Path | None = None) ->
             f"{error}; {path.name} has such lines, marked PUBLIC?: delete the # before each whose "
             "values are public"
         ) from None
+
+
+def written(path: Path, base: Path | None = None) -> dict[str, Any]:
+    """Return what a scenario file sets, with a name; base: see `load`. Raises SpecError."""
+    tree = read_tree(path, "the scenario file")
+    return {"name": path.stem, **located(tree, path.parent if base is None else base)}
 
 
 def override(spec: AnyScenario, overrides: Sequence[str]) -> AnyScenario:

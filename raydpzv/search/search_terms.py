@@ -34,6 +34,8 @@ class SearchTerms:
     epsilon: float | None = None
     draw_seed: int = 0
     actors: bool = False
+    held_out: Sequence[str] = ()
+    soonest: float | None = None
 
     def __post_init__(self) -> None:
         for name, least in (("samples", 1), ("grace", 1), ("interval", 1), ("draw_seed", 0)):
