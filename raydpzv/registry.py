@@ -269,6 +269,11 @@ TRIAL_POOLS = Registry(
 trials.
 """
 
+TUNERS = Registry("tuner", "--runner", {"ray": "actors.run_trials:on_tune"})
+"""(plan, `TuneOptions`) to a block in which a function runs the trials of a search: (folder, watch,
+stop) to an `Outcome`.
+"""
+
 LOGS = Registry(
     "log",
     "--log",

@@ -9,7 +9,7 @@ import signal
 import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing import get_context
@@ -54,16 +54,20 @@ _LOOK, _LEAVE = 0.1, 5.0
 """Seconds between looks at the processes, and seconds that an idle one gets to leave."""
 
 
-def opened(folder: Path, comparison: Comparison) -> AbstractContextManager[None]:
+@contextmanager
+def opened(folder: Path, comparison: Comparison) -> Iterator[None]:
     """Lock a comparison's folder while the block runs; make it, or resume the same comparison in
     it.
 
     The same comparison has the same lines, wherever their data are, and at least the seeds that it
     had; its targets may differ. Raises as `plan_written` does.
     """
-    return plan_written(
+    held = plan_written(
         folder, "comparison", PLAN, comparison.as_toml(), lambda: _check_same(folder, comparison)
     )
+    with held:
+        _keep_key(folder)
+        yield
 
 
 @contextmanager
@@ -99,7 +103,6 @@ def plan_written(
     try:
         if (folder / name).is_file():
             check()
-        _keep_key(folder)
         write_atomically(folder / name, plan.encode())
         yield
     finally:
@@ -112,7 +115,7 @@ def unfinished(folder: Path, comparison: Comparison) -> list[Planned]:
 
 
 def _keep_key(folder: Path) -> None:
-    """Write the operator's file of a comparison or search; its key shows whether the runs are on
+    """Write the operator's file of a comparison; its key shows whether the runs are on
     the same data.
 
     A lost key is copied from a run. Raises DataError if the runs lost it too.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from raydpzv.errors import check_count
@@ -44,6 +44,37 @@ class SearchTerms:
     def draws(self, space: Sequence[Dimension]) -> int:
         """Return how many draws a search makes that does not learn, at each point of its grid."""
         return self.samples or (DRAWS if any(d.kind != "grid" for d in space) else 1)
+
+
+@dataclass(frozen=True)
+class TuneOptions:
+    """Where and how trials run on Ray."""
+
+    jobs: int | None = None
+    """Most trials at a time; None: as many as fit."""
+    address: str | None = None
+    """Of the cluster; None: a Ray of our own."""
+    verbose: bool = False
+    """Show what Ray's processes print."""
+    callbacks: Sequence[Any] = ()
+    """Callbacks and loggers of Ray Tune."""
+
+    def __post_init__(self) -> None:
+        check_count("jobs", self.jobs)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What Ray Tune says of the trials, by their numbers, once it has ended."""
+
+    ended: frozenset[int] = frozenset()
+    """Trials that came to their end or that a scheduler stopped."""
+    started: frozenset[int] = frozenset()
+    """Trials that were ever started."""
+    reasons: Mapping[int, str] = field(default_factory=dict)
+    """Why trials have no result."""
+    stopped: bool = False
+    """Has the user stopped the search?"""
 
 
 class SearchWatch:

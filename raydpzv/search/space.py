@@ -146,13 +146,7 @@ def read_space_file(space: Path | Mapping[str, Any], spec: AnyScenario) -> Space
         where, tree = "the space", dict(space)
     methods, held_out = tree.pop("methods", []), tree.pop("held_out", [])
     soonest = tree.pop("soonest", None)
-    if not isinstance(held_out, list | tuple) or not all(
-        isinstance(item, str) and item.startswith(("data.", "split.")) for item in held_out
-    ):
-        raise SpecError(
-            f'held_out: wanted settings of [data] and [split], as ["data.validation_fraction=0.2"], '
-            f"in {where}, got {held_out!r:.60}"
-        )
+    check_held_out(held_out, f"held_out in {where}")
     if soonest is not None and not isinstance(soonest, int | float):
         raise SpecError(f"soonest: wanted a number in {where}, got {soonest!r:.60}")
 
@@ -167,6 +161,17 @@ def read_space_file(space: Path | Mapping[str, Any], spec: AnyScenario) -> Space
         tuple(held_out),
         soonest,
     )
+
+
+def check_held_out(items: Any, where: str) -> None:
+    """Raise SpecError unless these are settings of [data] and [split], "key=value" each."""
+    if not isinstance(items, list | tuple) or not all(
+        isinstance(item, str) and item.startswith(("data.", "split.")) for item in items
+    ):
+        raise SpecError(
+            f"{where}: wanted settings of [data] and [split], such as "
+            f"data.validation_fraction=0.2, got {items!r:.60}"
+        )
 
 
 def _method_spaces(

@@ -87,6 +87,11 @@ class TrialRun:
         self.path, self._spec, self._trial = path, spec, trial
         self._settings, self._charged = tuple(settings), charged
 
+    @property
+    def spec(self) -> AnyScenario:
+        """The scenario with the trial's settings."""
+        return self._spec
+
     def started(self) -> tuple[Prepared, Path | RunWriter]:
         """Return what runs next, and its folder: a new run, or the one on record.
 
@@ -103,8 +108,9 @@ class TrialRun:
                 if not self._charged:
                     raise
                 self.path.rename(set_aside(self.path)[0])
+        prepared = prepare(self._spec)
         self._note(_Facts())
-        return prepare(self._spec), self.path
+        return prepared, self.path
 
     def _continued(self) -> tuple[Prepared, RunWriter]:
         there = RunFolder.open(self.path, self._moved())

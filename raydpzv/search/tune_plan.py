@@ -116,9 +116,8 @@ class Trial:
 
 @dataclass(frozen=True)
 class Suggestions:
-    """A space in which Optuna chooses each trial by the results of earlier ones."""
+    """How Optuna chooses each trial by the results of earlier ones."""
 
-    space: Annotated[tuple[Dimension, ...], Field(min_length=1)]
     samples: Annotated[int, Field(ge=1)]
     """Trials in all."""
     seed: int
@@ -135,6 +134,8 @@ class SearchPlan:
     """See METRICS."""
     lines: tuple[TunedLine, ...]
     """The scenario alone, or the methods of a comparison that are tuned, each at one ε."""
+    space: tuple[Dimension, ...] = ()
+    """What varies of a scenario."""
     trials: tuple[Trial, ...] = ()
     """All trials; none where Optuna chooses them."""
     scheduling: Scheduling = field(default_factory=Scheduling)
@@ -150,8 +151,6 @@ class SearchPlan:
     """The comparison file whose methods are tuned; None: a scenario is."""
     actors: bool = False
     """Has each trial actors of its own? Its bits are the same."""
-    log_scaled: tuple[str, ...] = ()
-    """Settings that pictures have on a logarithmic axis."""
     storage: str | None = None
     """Where Ray Tune keeps its state and copies of the runs; None: in the search's folder."""
 
@@ -185,14 +184,24 @@ class SearchPlan:
     @property
     def settings(self) -> list[str]:
         """The names of the settings that vary, as tables order them."""
-        if self.suggestions:
-            return [dimension.setting for dimension in self.suggestions.space]
+        if self.space:
+            return [dimension.setting for dimension in self.space]
         return list(dict.fromkeys(name for trial in self.trials for name in trial.values))
 
     @property
     def started(self) -> list[Trial]:
         """The trials that are not skipped."""
         return [trial for trial in self.trials if not trial.skipped]
+
+    @property
+    def log_scaled(self) -> list[str]:
+        """Settings that pictures have on a logarithmic axis."""
+        return [d.setting for d in self.space if d.kind == "loguniform"]
+
+    @property
+    def copies(self) -> bool:
+        """Do trials copy one another and change step sizes in mid-run?"""
+        return self.scheduling.name == "pbt"
 
     @property
     def size(self) -> int:
@@ -233,7 +242,7 @@ class SearchPlan:
             "held_out": list(self.held_out),
             "soonest": self.soonest,
             "actors": self.actors,
-            "log_scaled": list(self.log_scaled),
+            "space": [asdict(dimension) for dimension in self.space],
             "storage": self.storage,
             "scheduling": asdict(self.scheduling),
             "suggestions": asdict(self.suggestions) if self.suggestions else None,
@@ -341,7 +350,7 @@ class _PlanFile:
     metric: str
     held_out: tuple[str, ...]
     actors: bool
-    log_scaled: tuple[str, ...]
+    space: tuple[Dimension, ...]
     scheduling: Scheduling
     lines: Annotated[tuple[TunedLine, ...], Field(min_length=1)]
     trials: tuple[_TrialEntry, ...]
