@@ -6,6 +6,7 @@ Tune has saved of a trial that was killed, the trial resumes in its folder.
 
 from __future__ import annotations
 
+import importlib
 import logging
 import os
 import shutil
@@ -37,7 +38,14 @@ from actors.tune_trainable import (
 from raydpzv.compare.run_comparison import RUNS_FOLDER
 from raydpzv.config.scenario import AnyScenario
 from raydpzv.config.toml import override
-from raydpzv.errors import InputError, RaydpzvError, RunError, StoppedEarly
+from raydpzv.errors import (
+    InputError,
+    RaydpzvError,
+    RunError,
+    SpecError,
+    StoppedEarly,
+    suggest,
+)
 from raydpzv.experiment.prepare import planned_privacy
 from raydpzv.experiment.runner import run_local
 from raydpzv.files import SEARCH
@@ -65,6 +73,13 @@ _STATE = "tune"
 _COPIES = 4
 """Copies of a run that Tune keeps: those that others may still resume from."""
 
+_LOGGERS = {
+    "csv": "CSVLoggerCallback",
+    "json": "JsonLoggerCallback",
+    "tensorboard": "TBXLoggerCallback",
+}
+"""Tune's loggers by name; others are callbacks."""
+
 Run = Callable[[Path, SearchWatch, threading.Event], Outcome]
 
 
@@ -80,6 +95,7 @@ def on_tune(plan: SearchPlan, how: TuneOptions) -> Iterator[Run]:
 
         require_optuna()
     check_travel(_specs(plan))
+    _loggers(how)
     with connected(how.address, verbose=how.verbose):
         needs = _Needs(plan, how.jobs)
         needs.check()
@@ -192,7 +208,7 @@ def _new_tuner(plan: SearchPlan, how: TuneOptions, trainable: Any, where: _Exper
         run_config=tune.RunConfig(
             name=where.name,
             storage_path=where.parent,
-            callbacks=[Observer(), *how.callbacks],
+            callbacks=[Observer(), *_loggers(how), *how.callbacks],
             failure_config=tune.FailureConfig(max_failures=0),
             checkpoint_config=tune.CheckpointConfig(
                 num_to_keep=_COPIES, checkpoint_at_end=plan.storage is not None
@@ -200,6 +216,18 @@ def _new_tuner(plan: SearchPlan, how: TuneOptions, trainable: Any, where: _Exper
             verbose=0,
         ),
     )
+
+
+def _loggers(how: TuneOptions) -> list[Any]:
+    """Return Tune's loggers by their names. Raises SpecError."""
+    for name in how.loggers:
+        if name not in _LOGGERS:
+            near = suggest(name, _LOGGERS)
+            raise SpecError(
+                f'--log: wanted {", ".join(_LOGGERS)}, comma between them, got "{name}". {near}'.rstrip()
+            )
+    found = importlib.import_module("ray.tune.logger")
+    return [getattr(found, _LOGGERS[name])() for name in how.loggers]
 
 
 def _trainable(plan: SearchPlan, needs: _Needs, folder: Path) -> type[Any]:

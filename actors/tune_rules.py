@@ -78,7 +78,8 @@ def scheduler_of(plan: SearchPlan) -> TrialScheduler:
             stop_last_trials=False,
         )
     if chosen.name == "pbt":
-        return PopulationBasedTraining(
+        return StepSizeTraining(
+            chosen.budget,
             "updates",
             plan.metric,
             mode,
@@ -92,6 +93,20 @@ def scheduler_of(plan: SearchPlan) -> TrialScheduler:
             synch=True,
         )
     return FIFOScheduler()
+
+
+class StepSizeTraining(PopulationBasedTraining):
+    """PBT that decides nothing at a run's last evaluation, after so many updates."""
+
+    def __init__(self, last: int, *given: Any, **options: Any) -> None:
+        super().__init__(*given, **options)
+        self._last = last
+
+    def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
+        """Decide by a report before the last."""
+        if result.get("updates", 0) >= self._last:
+            return str(TrialScheduler.CONTINUE)
+        return str(super().on_trial_result(tune_controller, trial, result))
 
 
 class RestoredHyperBand(HyperBandScheduler):
@@ -155,14 +170,13 @@ class Suggesting(OptunaSearch):
     def suggest(self, trial_id: str) -> Any:
         """Return the configuration of the next trial."""
         for _ in range(_MOST_REFUSED):
-            config = self._rounded(super().suggest(trial_id))
+            config = self._rounded(super().suggest(trial_id) or {})
             settings = settings_of(self._plan, config)
             if settings not in self._tried and self._starts(settings):
                 self._tried.append(settings)
                 return config | {TRIAL: len(self._tried) - 1}
-            self._ot_study.tell(
-                self._ot_trials.pop(trial_id), state=require_optuna().trial.TrialState.FAIL
-            )
+            study: Any = self._ot_study
+            study.tell(self._ot_trials.pop(trial_id), state=require_optuna().trial.TrialState.FAIL)
         return Searcher.FINISHED
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:

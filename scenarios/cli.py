@@ -48,9 +48,9 @@ class CommandGroup(TyperGroup):
                     "rename the file"
                 )
                 sys.exit(2)
-        if given[:1] == ["tune"] and any(word.split("=")[0] == "--space" for word in given):
-            complain("note: `tune SCENARIO --space FILE` is `search SCENARIO --space FILE` now")
-            given[0] = "search"
+        if given[:1] == ["search"]:
+            complain("search: wanted `raydpzv tune SCENARIO --space FILE`, its new name")
+            sys.exit(2)
         try:
             status = super().main(given, NAME, complete_var, False, windows_expand_args, **extra)
         except _UsageError as error:
@@ -96,7 +96,6 @@ COMMANDS: dict[str, type[options.Options]] = {
     "new": options.NewCommand,
     "compare": options.CompareCommand,
     "tune": options.TuneCommand,
-    "search": options.SearchCommand,
     "privacy": options.PrivacyCommand,
     "check": options.CheckCommand,
     "resume": options.ResumeCommand,

@@ -72,8 +72,6 @@ class Comparison:
     """Why the methods' heads learn differently; "": they do not."""
     note: str = ""
     """What is to be said of the file that it comes from; no part of the plan."""
-    tune: str = ""
-    """The words after `raydpzv tune` that made it; "": it is no grid."""
 
     def __post_init__(self) -> None:
         self._check_lines()
@@ -96,7 +94,6 @@ class Comparison:
         ]
         tree = {"name": self.name, "title": self.title, "seeds": list(self.seeds)}
         tree |= {"heads": self.heads} if self.heads else {}
-        tree |= {"tune": self.tune} if self.tune else {}
         return tomli_w.dumps(tree | {"targets": list(self.targets), "lines": lines})
 
     def _check_lines(self) -> None:
@@ -153,7 +150,6 @@ class _PlanFile(Section):
     targets: Annotated[tuple[float, ...], Field(strict=False)]
     lines: Annotated[tuple[_PlanLine, ...], Field(strict=False)]
     heads: str = ""
-    tune: str = ""
 
 
 def read_comparison(path: Path, moved: Sequence[str] = ()) -> Comparison:
@@ -165,9 +161,7 @@ def read_comparison(path: Path, moved: Sequence[str] = ()) -> Comparison:
     try:
         found = _PlanFile.model_validate(read_tree(path, "the plan of a comparison"))
         lines = tuple(_planned(line, moved) for line in found.lines)
-        return Comparison(
-            found.name, found.title, found.seeds, found.targets, lines, found.heads, tune=found.tune
-        )
+        return Comparison(found.name, found.title, found.seeds, found.targets, lines, found.heads)
     except (SpecError, ValidationError) as error:
         fault = str(error) if isinstance(error, SpecError) else _fault(error)
         raise DataError(

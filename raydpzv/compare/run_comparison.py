@@ -273,12 +273,11 @@ def one_by_one(
     progress: Callable[[Mapping[str, Status]], None],
     ended: Callable[[Planned, str], None],
     stop: threading.Event,
-    until: int | None = None,
 ) -> None:
     """Make runs in this process, until all are over or `stop` is set.
 
     progress: called ten times a second with the status of the run in progress, by its folder's
-    name; ended: with each run and why it has no result ("": it has one). until: see `RunOptions`.
+    name; ended: with each run and why it has no result ("": it has one).
     """
     key = read_key(root)
     for planned in todo:
@@ -289,9 +288,7 @@ def one_by_one(
             progress({name: status})
 
         folder = root / RUNS_FOLDER / planned.folder
-        options = RunOptions(
-            stop=stop, data_key=key, callbacks=[StatusCallback(report)], until=until
-        )
+        options = RunOptions(stop=stop, data_key=key, callbacks=[StatusCallback(report)])
         ended(planned, run_planned(planned, folder, options))
 
 

@@ -20,20 +20,20 @@ if TYPE_CHECKING:
 
 FOLDER = SCENARIO_FOLDERS[0]
 COMPARISONS = FOLDER / "comparisons"
-GRIDS = FOLDER / "grids"
+SPACES = FOLDER / "spaces"
 
 
 def names(folder: Path = FOLDER) -> list[str]:
     """Return the names of what comes with the program in one of its folders: scenarios, comparisons
-    or grids.
+    or spaces.
     """
     return sorted(path.stem for path in folder.glob("*.toml"))
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A scenario, or a comparison or grid by the scenario it is run on, as a list shows it;
-    `source`: its data set.
+    """A scenario, or a comparison by the scenario it is run on, as a list shows it; `source`: its
+    data set.
     """
 
     name: str
@@ -194,15 +194,15 @@ def comparison(name: str) -> Path | None:
     return path if isinstance(tree.get("scenario"), str) else None
 
 
-def grid(name: str) -> Path:
-    """Return the file of a grid by name or path. Raises SpecError."""
+def space(name: str) -> Path:
+    """Return the file of a space by name or path. Raises SpecError."""
     path = Path(name)
     if path.suffix == ".toml" or path.exists():
         return path
-    known = names(GRIDS)
+    known = names(SPACES)
     if name not in known:
         raise SpecError(
-            f'grid "{name}" is unknown. {suggest(name, known)}Give a path to a TOML file or one '
-            f"of: {', '.join(known)}"
+            f'--space: "{name}" is unknown. {suggest(name, known)}Give a path to a TOML file or '
+            f"one of: {', '.join(known)}"
         )
-    return GRIDS / f"{name}.toml"
+    return SPACES / f"{name}.toml"

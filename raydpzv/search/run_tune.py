@@ -52,6 +52,7 @@ from raydpzv.search.tune_plan import (
     search_begun,
 )
 from raydpzv.search.tune_results import (
+    FAILED,
     SearchResults,
     choice_columns,
     search_results,
@@ -262,6 +263,8 @@ def _of_comparison(file: ComparisonFile, space: SpaceFile, terms: SearchTerms) -
                 f"--{option} {value}: goes with a scenario; the methods of a comparison are tuned "
                 "alike, each by the same number of whole trials: leave it out"
             )
+    if space.heads is not None:
+        file = file.model_copy(update={"heads": space.heads})
     lines = tuned_lines(file, space)
     held_out = tuple(terms.held_out or space.held_out or HELD_OUT)
     plan = _plan(file.name, [line for line, _ in lines], space, held_out, terms)
@@ -410,9 +413,10 @@ def _write(
         write_atomically(folder / name, buffer.getvalue())
     if figure := search_figure(plan, results):
         write_atomically(folder / "trials.png", image(figure))
-    if whole and plan.comparison:
+    failed = any(row["status"] == FAILED for row in results.rows)
+    if whole and plan.comparison and all(results.choices) and not failed:
         write_atomically(folder / BEST, best_comparison(plan, results, command).encode())
-    elif whole and results.best is not None:
+    if whole and not plan.comparison and results.best is not None:
         write_atomically(folder / BEST, _best_scenario(plan, results, command).encode())
 
 

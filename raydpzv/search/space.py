@@ -22,7 +22,7 @@ import itertools
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +71,10 @@ class Dimension:
 class MethodSpace:
     """The values of one method of a comparison."""
 
+    label: str
+    """Of the method in the comparison."""
+    epsilons: tuple[float | str, ...] | None = None
+    """The values of ε, or "none", at which it has them; None: all."""
     space: tuple[Dimension, ...] = ()
     """They take the place of those for all methods."""
     private: tuple[Dimension, ...] = ()
@@ -85,8 +89,10 @@ class SpaceFile:
     """How complaints name it."""
     common: tuple[Dimension, ...]
     """Settings of a scenario, or of all methods of a comparison that have them."""
-    methods: Mapping[str, MethodSpace] = field(default_factory=dict)
-    """By label, the values of one method of a comparison."""
+    methods: tuple[MethodSpace, ...] = ()
+    """Values of single methods of a comparison."""
+    heads: str | None = None
+    """Why the methods' heads learn differently once they are tuned."""
     held_out: tuple[str, ...] = ()
     """Settings of [data] and [split], as "key=value", that the trials alone have."""
     soonest: float | None = None
@@ -107,15 +113,22 @@ class SpaceFile:
         _check_known(self.common, spec, self.where, fixed)
         return self.common
 
-    def of_method(self, label: str, spec: AnyScenario, *, noisy: bool) -> tuple[Dimension, ...]:
-        """Return what varies of one method of a comparison; noisy: is noise added?
+    def of_method(
+        self, label: str, epsilon: float | None, spec: AnyScenario
+    ) -> tuple[Dimension, ...]:
+        """Return what varies of one method of a comparison at one ε (None: no noise is added).
 
         A control varies only if the file names it. Raises SpecError.
         """
-        own = self.methods.get(label)
+        at, noisy = "none" if epsilon is None else epsilon, epsilon is not None
+        own = [
+            method
+            for method in self.methods
+            if method.label == label and (method.epsilons is None or at in method.epsilons)
+        ]
         has = {f"method.{name}" for name in method_fields(type(spec.method))}
         control = METHODS[spec.method.name].control
-        common = () if control and own is None else self.common
+        common = () if control and not own else self.common
         found = {
             d.setting: d
             for d in common
@@ -123,8 +136,8 @@ class SpaceFile:
             or d.setting == "seed"
             or (noisy and d.setting.startswith("privacy."))
         }
-        if own is not None:
-            found |= {d.setting: d for d in (*own.space, *(own.private if noisy else ()))}
+        for method in own:
+            found |= {d.setting: d for d in (*method.space, *(method.private if noisy else ()))}
         for name in found:
             if name != "seed" and not name.startswith(("method.", "privacy.")):
                 raise SpecError(
@@ -145,10 +158,12 @@ def read_space_file(space: Path | Mapping[str, Any], spec: AnyScenario) -> Space
     else:
         where, tree = "the space", dict(space)
     methods, held_out = tree.pop("methods", []), tree.pop("held_out", [])
-    soonest = tree.pop("soonest", None)
+    soonest, heads = tree.pop("soonest", None), tree.pop("heads", None)
     check_held_out(held_out, f"held_out in {where}")
     if soonest is not None and not isinstance(soonest, int | float):
         raise SpecError(f"soonest: wanted a number in {where}, got {soonest!r:.60}")
+    if heads is not None and not isinstance(heads, str):
+        raise SpecError(f"heads: wanted a sentence in {where}, got {heads!r:.60}")
 
     def dimensions(values: Any) -> tuple[Dimension, ...]:
         nested = values if isinstance(space, Path) else _nested(values, spec)
@@ -157,7 +172,8 @@ def read_space_file(space: Path | Mapping[str, Any], spec: AnyScenario) -> Space
     return SpaceFile(
         where,
         dimensions(tree),
-        _method_spaces(methods, where, dimensions),
+        tuple(_method_spaces(methods, where, dimensions)),
+        heads,
         tuple(held_out),
         soonest,
     )
@@ -176,40 +192,18 @@ def check_held_out(items: Any, where: str) -> None:
 
 def _method_spaces(
     methods: Any, where: str, dimensions: Callable[[Any], tuple[Dimension, ...]]
-) -> dict[str, MethodSpace]:
-    found = dict[str, MethodSpace]()
+) -> Iterator[MethodSpace]:
+    parts = ("space", "private")
     for entry in methods if isinstance(methods, list) else [methods]:
         label = entry.get("label") if isinstance(entry, Mapping) else None
-        if not isinstance(label, str) or set(entry) - {"label", "space", "private"}:
+        if not isinstance(label, str) or set(entry) - {"label", "epsilons", *parts}:
             raise SpecError(
-                f"methods: wanted [[methods]] with a label, and space or private, in {where}, got "
-                f"{entry!r:.80}"
+                "methods: wanted [[methods]] with a label, space or private, and epsilons if not "
+                f"all, in {where}, got {entry!r:.80}"
             )
-        if label in found:
-            raise SpecError(f'methods: "{label}" is there twice in {where}; drop one of the two')
-        own = (entry.get(part, {}) for part in ("space", "private"))
-        found[label] = MethodSpace(*(dimensions(part) for part in own))
-    return found
-
-
-def read_space(
-    space: Path | Mapping[str, Any], spec: AnyScenario, fixed: Sequence[str] = ()
-) -> tuple[Dimension, ...]:
-    """Read a space for a scenario, a file or its content; of a table, settings may have the short
-    names of own.md.
-
-    fixed: settings given as key=value, which it may not vary. Raises SpecError.
-    """
-    where = space.name if isinstance(space, Path) else "the space"
-    tree = read_tree(space, "the space file") if isinstance(space, Path) else _nested(space, spec)
-    found = tuple(_dimensions(tree, where))
-    if not found:
-        raise SpecError(
-            f"{where}: wanted at least one setting to vary, such as method.lr.loguniform = [1e-3, "
-            "1e-1], got none"
-        )
-    _check_known(found, spec, where, fixed)
-    return found
+        epsilons = entry.get("epsilons")
+        own = (dimensions(entry.get(part, {})) for part in parts)
+        yield MethodSpace(label, None if epsilons is None else tuple(epsilons), *own)
 
 
 def _check_known(

@@ -244,7 +244,7 @@ def search_results(folder: Path, plan: SearchPlan, outcome: Outcome) -> SearchRe
     rows = [one.row(plan, outcome) for one in made]
     # a trial without a result has none of the user's measures, one of another method other settings
     settings = dict.fromkeys(_setting_columns(plan))
-    measures = dict.fromkeys([plan.metric, *(name for row in rows for name in row)], math.nan)
+    measures = dict.fromkeys([*(name for row in rows for name in row), plan.metric], math.nan)
     rows = [measures | settings | row for row in rows]
     choices = tuple(
         _best(plan, [one.trial for one in made if one.trial.line == line], rows)
@@ -320,7 +320,8 @@ class _Made:
         if not self.summary:
             return NOT_RUN, ""
         if self.summary["status"] == "stopped":
-            return (CUT if self.trial.number in outcome.ended else STOPPED), ""
+            cut = not outcome.stopped or self.trial.number in outcome.ended
+            return (CUT if cut else STOPPED), ""
         done = self.summary["status"] == "done"
         return (DONE, "") if done else (FAILED, str(self.summary["stopped_by"]))
 
@@ -364,7 +365,7 @@ def _as_trained(trial: Trial, path: Path) -> Trial:
     method = replace(trial.spec.method, **found)
     if other_setting(spec, trial.spec.model_copy(update={"method": method})):
         return trial
-    settings = (f"method.{name}={literal(value or [])}" for name, value in found.items())
+    settings = (f"method.{name}={literal(value)}" for name, value in found.items() if value)
     return replace(trial, settings=tuple(settings), spec=spec)
 
 

@@ -12,12 +12,14 @@ import tomli_w
 from raydpzv.compare.file import ComparisonFile, check_heads, method_lines, resolved
 from raydpzv.compare.plan import PlannedLine, by_seed
 from raydpzv.config.toml import as_tree
-from raydpzv.errors import RunError, SpecError, suggest
+from raydpzv.errors import SpecError, suggest
 from raydpzv.search.composition import sentences
 from raydpzv.search.space import Dimension, SpaceFile
 from raydpzv.search.tune_plan import SearchPlan, Trial, TunedLine
 from raydpzv.search.tune_results import BestPoint, SearchResults, chosen_by
 
+_CONTROLS = {"frozen": "frozen", "sgd": "central"}
+"""The keys of a comparison file that set its controls, by method."""
 HELD_OUT = ("data.validation_fraction=0.2",)
 """The rows that the choice is made on, where nothing else is asked for."""
 
@@ -34,15 +36,15 @@ def tuned_lines(
         )
     lines = resolved(file).lines
     labels = [line.label for line in lines]
-    for label in space.methods:
-        if label not in labels:
+    for method in space.methods:
+        if method.label not in labels:
             raise SpecError(
-                f'methods: {file.name} has no method "{label}", which {space.where} names. '
-                f"{suggest(label, labels)}It has {', '.join(dict.fromkeys(labels))}"
+                f'methods: {file.name} has no method "{method.label}", which {space.where} names. '
+                f"{suggest(method.label, labels)}It has {', '.join(dict.fromkeys(labels))}"
             )
     found = list[tuple[TunedLine, tuple[Dimension, ...]]]()
     for line in lines:
-        varied = space.of_method(line.label, line.spec, noisy=line.epsilon is not None)
+        varied = space.of_method(line.label, line.epsilon, line.spec)
         if any(dimension.setting != "seed" for dimension in varied):
             found.append((TunedLine(line.label, as_tree(line.spec), line.epsilon), varied))
     if not found:
@@ -71,22 +73,22 @@ def as_plan(file: ComparisonFile) -> dict[str, Any]:
 
 
 def best_comparison(plan: SearchPlan, results: SearchResults, command: str) -> str:
-    """Return a comparison file with the chosen settings, as TOML text; command: what was asked for.
-
-    Raises RunError if no trial of a method came to its end.
+    """Return a comparison file with the chosen settings, as TOML text; command: what was asked
+    for.
     """
     assert plan.comparison is not None
     file = ComparisonFile.model_validate(plan.comparison)
-    chosen = dict[tuple[str, float | None], BestPoint]()
-    for line, choice in zip(plan.lines, results.choices, strict=True):
-        if choice is None:
-            raise RunError(f"{line}: no trial came to its end, so no settings can be chosen for it")
-        chosen[line.label, line.epsilon] = choice
+    pairs = zip(plan.lines, results.choices, strict=True)
+    chosen = {(line.label, line.epsilon): choice for line, choice in pairs if choice}
     entries = [
         _entry(entry.model_dump(mode="json", exclude_defaults=True), line, chosen)
         for entry, line in method_lines(file)
     ]
     own = {key: value for key, value in plan.comparison.items() if key != "name"}
+    named = {line.label for _, line in method_lines(file)}
+    for (label, _), choice in chosen.items():
+        if label not in named:  # a control that the file does not name
+            own[_CONTROLS[choice.trial.spec.method.name]] = list(choice.trial.point[1])
     head = [
         f"Made by: {command}",
         f"Chosen by {_criterion(plan)}.",
