@@ -19,13 +19,13 @@ def bench(monkeypatch):
 def space(bench, value):
     """Return curves; value: of a trial after so many updates."""
     changes = [f"budget.updates={bench.UPDATES}", f"evaluate.every={bench.EVERY}"]
-    spec = scenarios.load("digits_dpzv", [*changes, "privacy.mode=none"])
+    spec = scenarios.load("digits_dpzv", [*changes, "privacy.mode=none", "data.validation_fraction=0.2"])
     trials = tuple(Trial(n, 0, (f"seed={n}",), spec) for n in range(bench.TRIALS))
     values = [
         {u: value(n, u) for u in range(bench.EVERY, bench.UPDATES + 1, bench.EVERY)}
         for n in range(bench.TRIALS)
     ]
-    plan = SearchPlan("x", "accuracy", (TunedLine("x", {}),), trials=trials)
+    plan = SearchPlan("x", bench.METRIC, (TunedLine("x", {}),), trials=trials)
     return bench.Curves(plan, values, [v[bench.UPDATES] for v in values])
 
 
