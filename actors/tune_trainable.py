@@ -15,7 +15,11 @@ from typing import Any
 from actors.device import claim_device
 from actors.trial_resources import TrialNeeds
 from raydpzv.errors import missing
+from raydpzv.experiment.finalize import Run, RunOptions
+from raydpzv.experiment.prepare import Prepared
+from raydpzv.experiment.runner import run_local
 from raydpzv.methods.roles import Metrics
+from raydpzv.records.callbacks import StatusCallback
 from raydpzv.search.trial_checkpoint import MEASURED, TrialRun
 from raydpzv.sim.interfaces import Evaluated, Status
 
@@ -25,8 +29,7 @@ class TrialHooks:
     """The links of a trial's run to Tune. evaluated: to call at evaluations; progress: to call with
     its status.
 
-    stop: stops the run. group: the placement group of its process, if it has one. run: the trial's
-    run in a user's own Tuner, None in a search.
+    stop: stops the run. group: the placement group of its process, if it has one. run: the run.
     """
 
     evaluated: Evaluated
@@ -51,12 +54,33 @@ def require_tune() -> Any:
     try:
         return importlib.import_module("ray.tune")
     except ImportError:
-        raise missing("Ray Tune", "tune", ", or search without it: --runner local") from None
+        raise missing("Ray Tune", "tune") from None
 
 
 def trial_resources(needs: TrialNeeds) -> Any:
     """Return what a trial asks for, as Tune takes it."""
     return require_tune().PlacementGroupFactory(needs.bundles(), strategy=needs.strategy)
+
+
+def run_trial(
+    hooks: TrialHooks, *, keeps: bool, run: Callable[[Prepared, RunOptions], Run] = run_local
+) -> str:
+    """Start or resume a trial's run; return "", since there is a result.
+
+    keeps: write a checkpoint at each evaluation; run: makes the run, in this process if none is
+    given.
+    """
+    assert hooks.run is not None
+    experiment, folder = hooks.run.started()
+    options = RunOptions(
+        folder,
+        stop=hooks.stop,
+        evaluated=hooks.evaluated,
+        callbacks=[StatusCallback(hooks.progress)],
+        keep_evaluated=keeps,
+    )
+    run(experiment, options)
+    return ""
 
 
 def measured(status: Status, metrics: Metrics) -> dict[str, float]:
@@ -210,10 +234,18 @@ class _RunTrainable:
         final = self._own.final_report() if self._own and self._run.ident is None else None
         report = self._run.next_report() if final is None else {**final, "reason": ""}
         named = {"run_folder": str(self._own.path)} if self._own else {}
+        if self._own and "updates" in report:
+            report["evaluations"] = report["updates"] // self._own.spec.evaluate.every
         if "reason" in report:
             return {**self._last, **report, **named, "done": True}
-        self._last = report if len(report) > 1 else self._last
-        return {**report, **named, **({"should_checkpoint": True} if self.settings.keeps else {})}
+        self._last = report if self._is_evaluation(report) else self._last
+        copied = self.settings.keeps and self._is_evaluation(report)
+        return {**report, **named, **({"should_checkpoint": True} if copied else {})}
+
+    @staticmethod
+    def _is_evaluation(report: Mapping[str, Any]) -> bool:
+        """Return whether a report has more than how far the run is."""
+        return len(report.keys() - {"updates", "evaluations"}) > 0
 
     def save_checkpoint(self, checkpoint_dir: str) -> dict[str, Any] | None:
         """Copy the run's folder."""

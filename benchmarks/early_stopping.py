@@ -1,11 +1,9 @@
-"""Schedulers of searches on the curves of whole trials: updates made, and how far their best is
-below the best.
+"""Ray Tune's ASHA on the curves of whole trials: updates made, and how far its best is below the
+best.
 
 Each space is a search without a scheduler, 16 trials of digits_dpzv to their ends, of which the
-validation accuracy is kept at every evaluation. On these curves two rules are replayed, with trials
-in random orders and at paces of their
-own, so many at a time: `--scheduler asha` as it promotes, and Ray Tune's ASHA, which `--scheduler
-asha` is if trials cannot pause.
+validation accuracy is kept at every evaluation. On these curves `--scheduler asha` is replayed,
+with trials in random orders and at paces of their own, so many at a time.
 """
 
 from __future__ import annotations
@@ -16,20 +14,21 @@ import math
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from common import environment, options, show, verdict, write
+from common import environment, options, show, write
 
 from raydpzv.keys import Key
-from raydpzv.search import asha
-from raydpzv.search.asha import Bracket
-from raydpzv.search.search_folder import curve, run_path
-from raydpzv.search.search_plan import REDUCTION, SearchPlan, grace_of, read_search
+from raydpzv.records.run_folder import RunFolder
+from raydpzv.search.schedulers import scheduling
+from raydpzv.search.search_terms import SearchTerms
+from raydpzv.search.tune_plan import SearchPlan, read_plan, run_path
+from raydpzv.search.tune_results import curve
 
 SPACE = """method.lr.loguniform = [1e-3, 1e-1]
 method.momentum.uniform = [0.0, 0.95]
@@ -37,13 +36,11 @@ method.server.choice = ["sgd", "zo"]
 """
 METRIC, TRIALS, UPDATES, EVERY = "validation_accuracy", 16, 2000, 50
 FIRST_DRAW = 36
-"""Of the draw seeds: what is set in the schedulers was chosen on others."""
+"""Of the draw seeds."""
 MOST, POINTS = 0.5, 1.0
 """What a search may take of the full one's updates, and how many points its best may be below the
 full one's.
 """
-TARGET = 0.9
-"""Part of all orders in which both are to hold."""
 SLACK = 1e-9
 """What a difference of two accuracies may be off by."""
 SPREAD = 0.2
@@ -105,9 +102,9 @@ def searched(draw: int, out: Path, *more: str) -> list[dict[str, Any]]:
 def curves(draw: int, folder: Path) -> Curves:
     """Search one space without a scheduler, and return its trials' curves."""
     out = folder / f"full-{draw}"
-    rows = searched(draw, out, "--runner", "local")
-    plan = read_search(out / "search.toml")
-    values = [curve(run_path(out, trial), METRIC) for trial in plan.trials]
+    rows = searched(draw, out)
+    plan = read_plan(out / "search.toml")
+    values = [curve(RunFolder(run_path(out, trial)).rows(), METRIC) for trial in plan.trials]
     return Curves(
         plan, values, [row[METRIC] if row["status"] == "done" else math.nan for row in rows]
     )
@@ -123,42 +120,16 @@ def in_order(key: Key) -> tuple[list[int], np.ndarray]:
     )
 
 
-def promoting(found: Curves, workers: int, key: Key) -> Came:
-    """Replay `--scheduler asha` as it promotes."""
-    order, pace = in_order(key)
-    budget = found.plan.budget
-    first = asha.first_rung(found.plan.trials, None)
-    rungs = asha.rungs_from(first, budget)
-    bracket = Bracket(rungs, budget, order, higher=True)
-    busy, made, now = [], dict.fromkeys(order, 0), 0.0
-    while True:
-        while len(busy) < workers and (leg := bracket.next()):
-            made[leg.trial] = leg.until or budget
-            heapq.heappush(
-                busy, (now + (made[leg.trial] - leg.since) * pace[leg.trial], leg.trial, leg)
-            )
-        if not busy:
-            break
-        now, trial, leg = heapq.heappop(busy)
-        bracket.arrived(trial, math.nan if leg.until is None else found.values[trial][leg.until])
-    ended = [n for n in order if made[n] == budget]
-    return Came(sum(made.values()) / (budget * TRIALS), found.points_below(ended))
-
-
 def stopping(found: Curves, workers: int, key: Key) -> Came:
-    """Replay Ray Tune's ASHA."""
-    from ray.tune.schedulers import ASHAScheduler, TrialScheduler
+    """Replay `--scheduler asha`."""
+    from ray.tune.schedulers import TrialScheduler
+
+    from actors.tune_rules import scheduler_of
 
     order, pace = in_order(key)
-    budget = found.plan.budget
-    asha = ASHAScheduler(
-        "updates",
-        METRIC,
-        "max",
-        max_t=budget,
-        grace_period=grace_of(found.plan.trials, None),
-        reduction_factor=REDUCTION,
-    )
+    specs = [trial.spec for trial in found.plan.trials]
+    chosen = scheduling(specs, found.plan.space, SearchTerms(scheduler="asha"))
+    asha = scheduler_of(replace(found.plan, scheduling=chosen))
     known = [SimpleNamespace(trial_id=str(n)) for n in range(TRIALS)]
     busy, made, waiting = [], dict.fromkeys(order, 0), iter(order)
 
@@ -174,18 +145,12 @@ def stopping(found: Curves, workers: int, key: Key) -> Came:
         made[trial] += EVERY
         report = {"updates": made[trial], METRIC: found.values[trial][made[trial]]}
         stops = asha.on_trial_result(None, known[trial], report) == TrialScheduler.STOP
-        if stops or made[trial] == budget:
+        if stops or made[trial] == UPDATES:
             begin(now)
         else:
             heapq.heappush(busy, (now + EVERY * pace[trial], trial))
-    ended = [n for n in order if made[n] == budget]
-    return Came(sum(made.values()) / (budget * TRIALS), found.points_below(ended))
-
-
-RULES: dict[str, Callable[[Curves, int, Key], Came]] = {
-    "asha, promoting": promoting,
-    "Ray Tune's ASHA": stopping,
-}
+    ended = [n for n in order if made[n] == UPDATES]
+    return Came(sum(made.values()) / (UPDATES * TRIALS), found.points_below(ended))
 
 
 def real(draw: int, whole: Curves, folder: Path) -> Came:
@@ -231,20 +196,18 @@ def main() -> None:
         for draw in list(spaces)[:searches]:
             came = real(draw, spaces[draw], Path(scratch))
             made.append({"draw_seed": draw, "part": came.part, "below": came.below})
-            rows.append([f"asha on Ray, space {draw}", "2", *_cells(_figures([came])), ""])
-    for name, replay in RULES.items():
-        for workers in (2, 4):
-            key = Key(0) / "benchmark" / workers
-            came_all = [
-                replay(found, workers, key / draw / order)
-                for draw, found in spaces.items()
-                for order in range(orders)
-            ]
-            told = _figures(came_all)
-            target = TARGET if replay is promoting else None
-            figures.append({"rule": name, "at_a_time": workers, "target": target, **told})
-            rows.append([name, str(workers), *_cells(told), verdict(told["both_met"], target)])
-    head = ["", "at a time", "updates", "most", "points below", "most", "both in", "target"]
+            rows.append([f"asha on Ray, space {draw}", "2", *_cells(_figures([came]))])
+    for workers in (2, 4):
+        key = Key(0) / "benchmark" / workers
+        came_all = [
+            stopping(found, workers, key / draw / order)
+            for draw, found in spaces.items()
+            for order in range(orders)
+        ]
+        told = _figures(came_all)
+        figures.append({"at_a_time": workers, **told})
+        rows.append(["asha", str(workers), *_cells(told)])
+    head = ["", "at a time", "updates", "most", "points below", "most", "both in"]
     show(
         f"{count} spaces of {TRIALS} trials, {orders} orders each, against all trials in full",
         head,

@@ -42,7 +42,8 @@ class Part:
 
     comparison: by name, of what runs offline; picture: of its plots; real: what to compare on the
     paper's own data;
-    grids: by which all methods are tuned alike there; shows: what our runs say to the claim.
+    spaces: of the comparisons of that name, by which all methods are tuned alike; shows: what our
+    runs say to the claim.
     """
 
     name: str
@@ -52,7 +53,7 @@ class Part:
     differs: str
     picture: str = "accuracy_over_updates"
     real: tuple[str, ...] = ()
-    grids: tuple[str, ...] = ()
+    spaces: tuple[str, ...] = ()
     shows: str = ""
 
 
@@ -68,7 +69,7 @@ PARTS = (
         "grid; ε is what each method's noise is calibrated to by its own argument, the line on "
         "privacy says what is proved.",
         real=("mnist_field", "cifar10_field", "modelnet40_field", "amazon_field"),
-        grids=("mnist_tuned", "cifar10_tuned", "modelnet40_tuned", "amazon_tuned"),
+        spaces=("mnist_field", "cifar10_field", "modelnet40_field", "amazon_field"),
         shows=(
             "In part. With the SGD head DPZV has the highest median at ε = 1, within the spread of "
             "VAFL with noise on the gradient; at ε = 10 it is two points behind VAFL. With the "
@@ -121,7 +122,7 @@ PARTS = (
         "method's step size tuned by one grid, and its clip where noise is added; the choices at ε "
         "= 10 lie at the grid's edge. Made with `--set model.engine=torch`.",
         real=("amazon_field", "amazon_epsilons"),
-        grids=("amazon_tuned",),
+        spaces=("amazon_field",),
         shows=(
             "No. DPZV with the SGD head is behind VAFL with noise on the gradient, by 4 points at "
             "ε = 1 (within the spread; by the area 0.10) and by 15 at ε = 10. Without noise VAFL "
@@ -434,8 +435,8 @@ def _with_real_data(part: Part) -> str:
         return ""
     commands = ", ".join(f"`raydpzv compare {name}`" for name in part.real)
     tuned = (
-        f", tuned alike by {', '.join(f'`raydpzv tune {name}`' for name in part.grids)}"
-        if part.grids
+        f", tuned alike by {', '.join(f'`raydpzv tune {name} --space {name}`' for name in part.spaces)}"
+        if part.spaces
         else ""
     )
     return f" With the paper's data: {commands}{tuned}."

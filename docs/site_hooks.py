@@ -37,7 +37,7 @@ RETURNED = (
     "raydpzv.preflight.Checked",
     "raydpzv.report.privacy.ScenarioPrivacy",
     "raydpzv.compare.compare_methods.Compared",
-    "raydpzv.search.run_search.Search",
+    "raydpzv.search.run_tune.Search",
     "raydpzv.audit.findings.Finding",
 )
 """What public functions return, beside the public classes."""

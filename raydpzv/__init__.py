@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from raydpzv.preflight import check
     from raydpzv.records.callbacks import Callback
     from raydpzv.report.privacy import privacy
-    from raydpzv.search.run_search import tune
+    from raydpzv.search.run_tune import tune
     from raydpzv.trust import trust_code
     from raydpzv.weights_export import export
 
@@ -75,7 +75,7 @@ _DOORS = {
     "resume": "raydpzv.experiment.runner",
     "run": "raydpzv.experiment.runner",
     "trust_code": "raydpzv.trust",
-    "tune": "raydpzv.search.run_search",
+    "tune": "raydpzv.search.run_tune",
     "vertical": "raydpzv.door",
 }
 """Where the public names live; imported when they are first used, so that `import raydpzv` costs

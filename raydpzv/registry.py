@@ -260,13 +260,9 @@ RUN_POOLS = Registry(
 `one_by_one`.
 """
 
-TRIAL_POOLS = Registry(
-    "runner",
-    "--runner",
-    {"local": "raydpzv.search.run_search:in_this_process", "ray": "actors.tune_search:on_tune"},
-)
-"""(`PoolOptions`, plan, trials) to a block in which a `raydpzv.search.run_search.Make` runs
-trials.
+TUNERS = Registry("tuner", "--runner", {"ray": "actors.run_trials:on_tune"})
+"""(plan, `TuneOptions`) to a block in which a function runs the trials of a search: (folder, watch,
+stop) to an `Outcome`.
 """
 
 LOGS = Registry(

@@ -23,7 +23,10 @@ _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 have click's.
 """
 
-_GONE = {"submit": "use `ray job submit`, see docs/cluster.md"}
+_GONE = {
+    "search": "use `raydpzv tune SCENARIO --space FILE`",
+    "submit": "use `ray job submit`, see docs/cluster.md",
+}
 """Commands of before, and what to use instead."""
 
 
@@ -54,9 +57,6 @@ class CommandGroup(TyperGroup):
         if given and given[0] in _GONE:
             complain(f"{given[0]}: is no command any more; {_GONE[given[0]]}")
             sys.exit(2)
-        if given[:1] == ["tune"] and any(word.split("=")[0] == "--space" for word in given):
-            complain("note: `tune SCENARIO --space FILE` is `search SCENARIO --space FILE` now")
-            given[0] = "search"
         try:
             status = super().main(given, NAME, complete_var, False, windows_expand_args, **extra)
         except _UsageError as error:
@@ -102,7 +102,6 @@ COMMANDS: dict[str, type[options.Options]] = {
     "new": options.NewCommand,
     "compare": options.CompareCommand,
     "tune": options.TuneCommand,
-    "search": options.SearchCommand,
     "privacy": options.PrivacyCommand,
     "check": options.CheckCommand,
     "resume": options.ResumeCommand,

@@ -30,7 +30,7 @@ from scenarios.options import (
     Storage,
     Verbose,
     comparable_names,
-    grid_names,
+    space_names,
 )
 
 
@@ -79,13 +79,19 @@ class FullOutput(Output):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Execution(Output, OtherFolders):
-    """Where the runs of a comparison are made, and what is printed of them."""
+class ManyRuns(Output, OtherFolders):
+    """How many runs are made at a time and on which cluster, and what is printed of them."""
 
     jobs: Jobs = None
+    address: Address = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Execution(ManyRuns):
+    """The same of a comparison."""
+
     runner: str = "auto"
     """auto (Ray if it is installed and has cores), local (processes of this machine) or ray."""
-    address: Address = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,19 +180,6 @@ class CompareCommand(Execution):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TuneCommand(Execution):
-    """Tune the methods of a comparison by one grid, on validation rows and seeds of their own."""
-
-    grid: Annotated[str, Argument(autocompletion=grid_names)]
-    """A grid, by name (see `raydpzv list`) or as a TOML file."""
-    to: Path | None = None
-    """Comparison file to write [default: tuned.toml in the folder]."""
-    set_: Set = None
-    out: Path | None = None
-    """Folder of the runs to write or to resume [default: runs/tune-...]"""
-
-
-@dataclass(frozen=True, kw_only=True)
 class SearchOptions(SearchTerms, Options):
     """How a space is searched, as typed; None: the default of the scenario or of the space."""
 
@@ -199,17 +192,20 @@ class SearchOptions(SearchTerms, Options):
     accuracy].
     """
     scheduler: str = "none"
-    """none, asha (pauses weak trials) or pbt (weak trials copy better ones)."""
+    """none, asha or hyperband (stop weak trials), or pbt (weak trials copy better ones)."""
     grace: Annotated[int | None, Option(min=1)] = None
-    """With asha: updates before trials pause or stop [default: an eighth, by Ray Tune's rule a
-    ninth].
-    """
+    """With asha: updates before trials may stop [default: a ninth of the budget]."""
     interval: Annotated[int | None, Option(min=1)] = None
     """With pbt: updates between comparisons of the trials [default: a tenth]."""
     quantile: float | None = None
     """With pbt: share of the trials that copy as many best ones [default: 0.25]."""
     epsilon: float | None = None
     """Do not start trials whose proved ε exceeds this."""
+    held_out: list[str] | None = None
+    """Setting of [data] or [split] that the trials alone have, to choose on other rows than are
+    reported: data.validation_fraction=0.2. May be repeated. [comparisons: this one]"""
+    soonest: float | None = None
+    """Choose what reaches this value of the metric in the fewest simulated seconds."""
     draw_seed: Annotated[int, Option(min=0)] = 0
     """Seed of the draws."""
     actors: bool = False
@@ -221,27 +217,32 @@ class SearchOptions(SearchTerms, Options):
         """
         for field in fields(SearchOptions):
             value = getattr(self, field.name)
-            if value != field.default:
+            if value == field.default:
+                continue
+            for one in value if isinstance(value, list) else [value]:
                 yield f"--{field.name.replace('_', '-')}"
-                if value is not True:
-                    yield str(value)
+                if one is not True:
+                    yield str(one)
 
 
 @dataclass(frozen=True, kw_only=True)
-class SearchCommand(SearchOptions, Execution):
-    """Search settings of one scenario on Ray Tune; print the trials, the best and the ε of the
-    whole search.
+class TuneCommand(SearchOptions, ManyRuns):
+    """Search settings of a scenario, or of all methods of a comparison, on Ray Tune; print the
+    trials, the best and the ε of the whole search.
     """
 
-    scenario: ScenarioName
-    space: Path
-    """TOML file with the settings to vary and their values (docs/tune.md)."""
+    what: Annotated[str, Argument(autocompletion=comparable_names)]
+    """A scenario or a comparison, by name (see `raydpzv list`) or as a TOML file."""
+    space: Annotated[str, Option(autocompletion=space_names)]
+    """Settings to vary and their values: a TOML file (docs/tune.md), or a name of `raydpzv
+    list`."""
     set_: Set = None
-    runner: str = "auto"
-    """auto or ray (side by side on Ray Tune), or local (one by one, without Ray)."""
     out: Path | None = None
     """Folder of the trials to write or to resume [default: runs/tune-...]"""
-    storage: Storage = None
+    storage: str | None = None
+    """URI (s3://, gs://, file://) where Ray Tune keeps its state and copies of the runs."""
+    log: str | None = None
+    """Ray Tune's loggers, separated by commas: csv, json, tensorboard."""
 
 
 @dataclass(frozen=True, kw_only=True)

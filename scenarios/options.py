@@ -27,7 +27,7 @@ scenario_names = _completed(catalog.names)
 comparable_names = _completed(
     lambda: sorted([*catalog.names(catalog.COMPARISONS), *catalog.names()])
 )
-grid_names = _completed(lambda: catalog.names(catalog.GRIDS))
+space_names = _completed(lambda: catalog.names(catalog.SPACES))
 runner_names = _completed(lambda: RUNNERS)
 
 ScenarioName = Annotated[

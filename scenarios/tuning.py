@@ -21,14 +21,12 @@ from actors.tune_trainable import (
     Pauses,
     TrialHooks,
     TrialSettings,
+    run_trial,
     trainable_class,
     trial_resources,
 )
 from raydpzv.config.scenario import AnyScenario
 from raydpzv.config.toml import override
-from raydpzv.experiment.finalize import RunOptions
-from raydpzv.experiment.runner import run_local
-from raydpzv.records.callbacks import StatusCallback
 from raydpzv.search.space import in_order, literal
 from raydpzv.search.trial_checkpoint import TrialRun
 
@@ -55,25 +53,12 @@ def trainable(spec: AnyScenario, out: str | Path | None = None) -> type[Any]:
         settings = in_order(f"{name}={literal(value)}" for name, value in config.items())
         return TrialRun((folder or workplace / "runs") / trial, override(spec, settings), trial)
 
-    def run_trial(config: Mapping[str, Any], hooks: TrialHooks) -> str:
-        assert hooks.run is not None
-        experiment, own = hooks.run.started()
-        watch = [StatusCallback(hooks.progress)]
-        run_local(
-            experiment,
-            RunOptions(
-                own,
-                stop=hooks.stop,
-                evaluated=hooks.evaluated,
-                callbacks=watch,
-                keep_evaluated=True,
-            ),
-        )
-        return ""
+    def work(config: Mapping[str, Any], hooks: TrialHooks) -> str:
+        return run_trial(hooks, keeps=True)
 
     pauses = Pauses(waits=spec.clock.kind == "virtual")
     gpus = _needs(spec).process.gpus
-    return trainable_class(TrialSettings(run_trial, gpus, pauses, trial_run, keeps=folder is None))
+    return trainable_class(TrialSettings(work, gpus, pauses, trial_run, keeps=folder is None))
 
 
 def resources(spec: AnyScenario) -> Any:
@@ -87,4 +72,6 @@ def _needs(spec: AnyScenario) -> TrialNeeds:
     """A GPU share that is "auto" is none before Ray has started."""
     import ray
 
-    return whole_trials([spec], ray.cluster_resources() if ray.is_initialized() else None)
+    from actors.machines import cluster_machines
+
+    return whole_trials([spec], cluster_machines() if ray.is_initialized() else None)

@@ -198,21 +198,34 @@ def resolved(file: ComparisonFile, overrides: Sequence[str] = ()) -> Comparison:
 
     Raises SpecError, which names the entry, if its settings are wrong or contradict one another.
     """
-    base = catalog.load(file.scenario, [o for o in (*file.set, *overrides) if not _of_methods(o)])
+    base = _base(file, overrides)
     first, last = (tuple(o for o in items if _of_methods(o)) for items in (file.set, overrides))
     _check_multiplier(file, base)
-    lines = [
-        line
+    lines = [line for _, line in method_lines(file, overrides)]
+    lines += _controls(file, base, lines, first, last)
+    check_heads(file, lines)
+    head = (file.name, file.title, by_seed(file.seeds), file.targets)
+    return Comparison(*head, tuple(lines), file.heads, file.note)
+
+
+def method_lines(
+    file: ComparisonFile, overrides: Sequence[str] = ()
+) -> list[tuple[MethodEntry, PlannedLine]]:
+    """Return the lines of a file's methods, without the controls it does not name, each with its
+    entry. Raises SpecError.
+    """
+    base = _base(file, overrides)
+    first, last = (tuple(o for o in items if _of_methods(o)) for items in (file.set, overrides))
+    return [
+        (entry, line)
         for entry in file.methods or (MethodEntry(label=base.method.name),)
         for line in _lines(entry.model_copy(update={"set": (*first, *entry.set)}), file, base, last)
     ]
-    lines += _controls(file, base, lines, first, last)
-    if not file.heads and any(
-        line.control for line in lines
-    ):  # methods without controls have no head
-        _check_heads(lines)
-    head = (file.name, file.title, by_seed(file.seeds), file.targets)
-    return Comparison(*head, tuple(lines), file.heads, file.note)
+
+
+def _base(file: ComparisonFile, overrides: Sequence[str]) -> AnyScenario:
+    """Return the scenario that gives everything but the methods."""
+    return catalog.load(file.scenario, [o for o in (*file.set, *overrides) if not _of_methods(o)])
 
 
 def _check_multiplier(file: ComparisonFile, base: AnyScenario) -> None:
@@ -230,13 +243,15 @@ def _check_multiplier(file: ComparisonFile, base: AnyScenario) -> None:
         )
 
 
-def _check_heads(lines: Sequence[PlannedLine]) -> None:
-    """Refuse heads that learn differently: what a method reaches may be its head's merit, not its
-    own.
+def check_heads(file: ComparisonFile, lines: Sequence[PlannedLine]) -> None:
+    """Refuse heads that learn differently, if the file does not say why: what a method reaches may
+    be its head's merit, not its own.
 
     Central SGD has one step size for the whole model, and is no method here. A head that nobody
-    trains has no merit.
+    trains has no merit. Methods without controls have no head.
     """
+    if file.heads or not any(line.control for line in lines):
+        return
     heads = [(line, _head(line.spec.method)) for line in lines if line.spec.method.name != "sgd"]
     found = [(line, head) for line, head in heads if head["server"] != "frozen"]
     first, alike = found[0]  # the frozen control is always there

@@ -75,8 +75,6 @@ class Comparison:
     """Why the methods' heads learn differently; "": they do not."""
     note: str = ""
     """What is to be said of the file that it comes from; no part of the plan."""
-    tune: str = ""
-    """The words after `raydpzv tune` that made it; "": it is no grid."""
 
     def __post_init__(self) -> None:
         self._check_lines()
@@ -105,7 +103,6 @@ class Comparison:
         ]
         tree = {"name": self.name, "title": self.title, "seeds": list(self.seeds)}
         tree |= {"heads": self.heads} if self.heads else {}
-        tree |= {"tune": self.tune} if self.tune else {}
         return tomli_w.dumps(tree | {"targets": list(self.targets), "lines": lines})
 
     def _check_lines(self) -> None:
@@ -163,7 +160,6 @@ class _PlanFile(Section):
     targets: Annotated[tuple[float, ...], Field(strict=False)]
     lines: Annotated[tuple[_PlanLine, ...], Field(strict=False)]
     heads: str = ""
-    tune: str = ""
 
 
 def read_comparison(path: Path, moved: Sequence[str] = (), *, code: bool = False) -> Comparison:
@@ -180,9 +176,7 @@ def read_comparison(path: Path, moved: Sequence[str] = (), *, code: bool = False
             words = [word for line in found.lines for word in code_words(line.scenario)]
             require_trust(path.parent, path.name, words)
         lines = tuple(_planned(line, moved, code=code) for line in found.lines)
-        return Comparison(
-            found.name, found.title, found.seeds, found.targets, lines, found.heads, tune=found.tune
-        )
+        return Comparison(found.name, found.title, found.seeds, found.targets, lines, found.heads)
     except (SpecError, ValidationError) as error:
         fault = str(error) if isinstance(error, SpecError) else _fault(error)
         raise DataError(

@@ -8,7 +8,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing import get_context
@@ -63,7 +63,8 @@ _LOOK, _LEAVE = 0.1, 5.0
 """Seconds between looks at the processes, and seconds that an idle one gets to leave."""
 
 
-def opened(folder: Path, comparison: Comparison) -> AbstractContextManager[None]:
+@contextmanager
+def opened(folder: Path, comparison: Comparison) -> Iterator[None]:
     """Lock a comparison's folder while the block runs; make it, or resume the same comparison in
     it.
 
@@ -71,7 +72,9 @@ def opened(folder: Path, comparison: Comparison) -> AbstractContextManager[None]
     had; its targets may differ. Raises as `plan_written` does.
     """
     check, words = partial(_check_same, folder, comparison), comparison.code_words
-    return plan_written(folder, "comparison", PLAN, comparison.as_toml(), check, words)
+    with plan_written(folder, "comparison", PLAN, comparison.as_toml(), check, words):
+        _keep_key(folder)
+        yield
 
 
 @contextmanager
@@ -109,7 +112,6 @@ def plan_written(
     try:
         if (folder / name).is_file():
             check()
-        _keep_key(folder)
         write_atomically(folder / name, plan.encode())
         mark(folder, name, words)
         yield
@@ -123,7 +125,7 @@ def unfinished(folder: Path, comparison: Comparison) -> list[Planned]:
 
 
 def _keep_key(folder: Path) -> None:
-    """Write the operator's file of a comparison or search; its key shows whether the runs are on
+    """Write the operator's file of a comparison; its key shows whether the runs are on
     the same data.
 
     A lost key is copied from a run. Raises DataError if the runs lost it too.
@@ -302,12 +304,11 @@ def one_by_one(
     progress: Callable[[Mapping[str, Status]], None],
     ended: Callable[[Planned, str], None],
     stop: threading.Event,
-    until: int | None = None,
 ) -> None:
     """Make runs in this process, until all are over or `stop` is set.
 
     progress: called ten times a second with the status of the run in progress, by its folder's
-    name; ended: with each run and why it has no result ("": it has one). until: see `RunOptions`.
+    name; ended: with each run and why it has no result ("": it has one).
     """
     key = read_key(root)
     for planned in todo:
@@ -318,9 +319,7 @@ def one_by_one(
             progress({name: status})
 
         folder = root / RUNS_FOLDER / planned.folder
-        options = RunOptions(
-            stop=stop, data_key=key, callbacks=[StatusCallback(report)], until=until
-        )
+        options = RunOptions(stop=stop, data_key=key, callbacks=[StatusCallback(report)])
         ended(planned, run_planned(planned, folder, options))
 
 

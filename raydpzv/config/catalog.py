@@ -20,20 +20,20 @@ if TYPE_CHECKING:
 
 FOLDER = SCENARIO_FOLDERS[0]
 COMPARISONS = FOLDER / "comparisons"
-GRIDS = FOLDER / "grids"
+SPACES = FOLDER / "spaces"
 
 
 def names(folder: Path = FOLDER) -> list[str]:
     """Return the names of what comes with the program in one of its folders: scenarios, comparisons
-    or grids.
+    or spaces.
     """
     return sorted(path.stem for path in folder.glob("*.toml"))
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A scenario, or a comparison or grid by the scenario it is run on, as a list shows it;
-    `source`: its data set.
+    """A scenario, or a comparison by the scenario it is run on, as a list shows it; `source`: its
+    data set.
     """
 
     name: str
@@ -85,11 +85,31 @@ def load(scenario: str, overrides: Sequence[str] = ()) -> AnyScenario:
     """
     from raydpzv.config import toml  # and with it pydantic and the methods: not for a list of names
 
-    refuse_standard_input(scenario)
-    path, base = Path(scenario), None
     if is_object(scenario):
         found = _checked(resolve(scenario, "scenario"), scenario)
         return toml.override(found, overrides) if overrides else found
+    path, base = _file(scenario)
+    return toml.load(path, overrides, base)
+
+
+def written(scenario: str) -> dict[str, Any]:
+    """Return what a scenario sets, by name or path, before defaults; of an object all that it has.
+
+    Settings applied to it make the same scenario as `load` with these overrides. Raises SpecError.
+    """
+    from raydpzv.config import toml
+
+    if is_object(scenario):
+        return toml.as_tree(_checked(resolve(scenario, "scenario"), scenario))
+    return toml.written(*_file(scenario))
+
+
+def _file(scenario: str) -> tuple[Path, Path | None]:
+    """Return a scenario's file, and the folder that paths of its data count from (None: the
+    file's).
+    """
+    refuse_standard_input(scenario)
+    path, base = Path(scenario), None
     if path.suffix != ".toml" and not path.exists():
         path, base = FOLDER / f"{scenario}.toml", Path()
         if scenario in names(COMPARISONS):
@@ -102,7 +122,7 @@ def load(scenario: str, overrides: Sequence[str] = ()) -> AnyScenario:
                 "TOML file or a name "
                 "that raydpzv list prints"
             )
-    return toml.load(path, overrides, base)
+    return path, base
 
 
 def refuse_standard_input(scenario: str) -> None:
@@ -176,15 +196,15 @@ def comparison(name: str) -> Path | None:
     return path if isinstance(tree.get("scenario"), str) else None
 
 
-def grid(name: str) -> Path:
-    """Return the file of a grid by name or path. Raises SpecError."""
+def space(name: str) -> Path:
+    """Return the file of a space by name or path. Raises SpecError."""
     path = Path(name)
     if path.suffix == ".toml" or path.exists():
         return path
-    known = names(GRIDS)
+    known = names(SPACES)
     if name not in known:
         raise SpecError(
-            f'grid "{name}" is unknown. {suggest(name, known)}Give a path to a TOML file or one '
-            f"of: {', '.join(known)}"
+            f'--space: "{name}" is unknown. {suggest(name, known)}Give a path to a TOML file or '
+            f"one of: {', '.join(known)}"
         )
-    return GRIDS / f"{name}.toml"
+    return SPACES / f"{name}.toml"

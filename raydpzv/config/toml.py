@@ -85,12 +85,8 @@ def load(path: Path, overrides: Sequence[str] = (), base: Path | None = None) ->
     overrides count from the working folder. A file in the folder of a run or a search may name code
     as `raydpzv.trust` says.
     """
-    tree = read_tree(path, "the scenario file")
-    if base is None and any((path.parent / name).exists() for name in RECORDS):
-        require_trust(path.parent, path.name, code_words(tree))
-    tree = located(tree, path.parent if base is None else base)
     try:
-        return changed({"name": path.stem, **tree}, overrides, Origin(path.name, _keys(overrides)))
+        return changed(written(path, base), overrides, Origin(path.name, _keys(overrides)))
     except SpecError as error:
         setting = str(error).partition(":")[0].rpartition(".")[2]
         if setting not in _HELD_BACK.findall(path.read_text(encoding="utf-8")):
@@ -99,6 +95,16 @@ def load(path: Path, overrides: Sequence[str] = (), base: Path | None = None) ->
             f"{error}; {path.name} has such lines, marked PUBLIC?: delete the # before each whose "
             "values are public"
         ) from None
+
+
+def written(path: Path, base: Path | None = None) -> dict[str, Any]:
+    """Return what a scenario file sets, with a name; base: see `load`. Raises SpecError, and
+    InputError as `raydpzv.trust.require_trust` does.
+    """
+    tree = read_tree(path, "the scenario file")
+    if base is None and any((path.parent / name).exists() for name in RECORDS):
+        require_trust(path.parent, path.name, code_words(tree))
+    return {"name": path.stem, **located(tree, path.parent if base is None else base)}
 
 
 def override(spec: AnyScenario, overrides: Sequence[str]) -> AnyScenario:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from raydpzv.config.toml import as_toml, override, scenario_sha256
@@ -22,22 +21,6 @@ _STATE = (CHECKPOINT, "ledger")
 """The files that a run resumes from."""
 _RECORD = ("rows", TAIL, OPERATOR)
 """The record of the run so far."""
-
-
-@dataclass(frozen=True)
-class Size:
-    """Bytes that a fork copies: of checkpoint and ledger, and of rows."""
-
-    state: int
-    rows: int
-
-
-def fork_size(run: Path) -> Size:
-    """Return the bytes that a fork of a run copies."""
-    return Size(
-        sum(_bytes(run / name) for name in _STATE),
-        sum(_bytes(run / name) for name in ("rows", TAIL)),
-    )
 
 
 def fork(run: Path, path: Path, changes: Sequence[str], moved_to: Path) -> None:
@@ -68,9 +51,3 @@ def fork(run: Path, path: Path, changes: Sequence[str], moved_to: Path) -> None:
     if path.is_dir():
         path.rename(moved_to)
     made.rename(path)
-
-
-def _bytes(path: Path) -> int:
-    if path.is_file():
-        return path.stat().st_size
-    return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())

@@ -1,4 +1,4 @@
-"""Space files: which settings of a scenario a search varies, and the values it tries.
+"""Space files: which settings a search varies, and the values it tries.
 
     method.lr.loguniform = [1e-3, 1e-1]     # any number between, its logarithm evenly
     method.momentum.uniform = [0.0, 0.95]   # any number between
@@ -7,7 +7,13 @@
     seed.grid = [0, 1, 2]                   # each of them
 
 Every draw is tried at every point of the grid, so that points differ in nothing but what the grid
-varies.
+varies. For a comparison, these are the values of every method that has the setting, and a method
+may have values of its own:
+
+    [[methods]]
+    label = "DPZV"
+    space.method.lr.grid = [1e-2, 3e-2]     # in place of the values above
+    private.privacy.clip.grid = [1.0, 2.0]  # more of them where noise is added
 """
 
 from __future__ import annotations
@@ -15,7 +21,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,24 +67,151 @@ class Dimension:
         return rounded(found, low, high)
 
 
-def read_space(
-    space: Path | Mapping[str, Any], spec: AnyScenario, fixed: Sequence[str] = ()
-) -> tuple[Dimension, ...]:
-    """Read a space for a scenario, a file or its content; of a table, settings may have the short
-    names of own.md.
+@dataclass(frozen=True)
+class MethodSpace:
+    """The values of one method of a comparison."""
 
-    fixed: settings given as key=value, which it may not vary. Raises SpecError.
+    label: str
+    """Of the method in the comparison."""
+    epsilons: tuple[float | str, ...] | None = None
+    """The values of ε, or "none", at which it has them; None: all."""
+    space: tuple[Dimension, ...] = ()
+    """They take the place of those for all methods."""
+    private: tuple[Dimension, ...] = ()
+    """They take the place of both where noise is added."""
+
+
+@dataclass(frozen=True)
+class SpaceFile:
+    """A space as its author wrote it."""
+
+    where: str
+    """How complaints name it."""
+    common: tuple[Dimension, ...]
+    """Settings of a scenario, or of all methods of a comparison that have them."""
+    methods: tuple[MethodSpace, ...] = ()
+    """Values of single methods of a comparison."""
+    heads: str | None = None
+    """Why the methods' heads learn differently once they are tuned."""
+    held_out: tuple[str, ...] = ()
+    """Settings of [data] and [split], as "key=value", that the trials alone have."""
+    soonest: float | None = None
+    """Choose what reaches this value of the metric in the fewest simulated seconds."""
+
+    def of_scenario(self, spec: AnyScenario, fixed: Sequence[str] = ()) -> tuple[Dimension, ...]:
+        """Return what varies of a scenario; fixed: settings given as key=value. Raises SpecError."""
+        if self.methods:
+            raise SpecError(
+                f"methods: are those of a comparison, and {self.where} is for a scenario; leave "
+                "them out, or tune a comparison"
+            )
+        if not self.common:
+            raise SpecError(
+                f"{self.where}: wanted at least one setting to vary, such as method.lr.loguniform "
+                "= [1e-3, 1e-1], got none"
+            )
+        _check_known(self.common, spec, self.where, fixed)
+        return self.common
+
+    def of_method(
+        self, label: str, epsilon: float | None, spec: AnyScenario
+    ) -> tuple[Dimension, ...]:
+        """Return what varies of one method of a comparison at one ε (None: no noise is added).
+
+        A control varies only if the file names it. Raises SpecError.
+        """
+        at, noisy = "none" if epsilon is None else epsilon, epsilon is not None
+        own = [
+            method
+            for method in self.methods
+            if method.label == label and (method.epsilons is None or at in method.epsilons)
+        ]
+        has = {f"method.{name}" for name in method_fields(type(spec.method))}
+        control = METHODS[spec.method.name].control
+        common = () if control and not own else self.common
+        found = {
+            d.setting: d
+            for d in common
+            if d.setting in has
+            or d.setting == "seed"
+            or (noisy and d.setting.startswith("privacy."))
+        }
+        for method in own:
+            found |= {d.setting: d for d in (*method.space, *(method.private if noisy else ()))}
+        for name in found:
+            if name != "seed" and not name.startswith(("method.", "privacy.")):
+                raise SpecError(
+                    f"{name}: methods of a comparison differ in [method] and [privacy] alone; take "
+                    f"it out of {self.where}, and set it for all of them"
+                )
+        _check_known(tuple(found.values()), spec, self.where)
+        return tuple(found.values())
+
+
+def read_space_file(space: Path | Mapping[str, Any], spec: AnyScenario) -> SpaceFile:
+    """Read a space, a file or its content; of a table, settings may have the short names of own.md.
+
+    spec: the scenario, or that of the comparison. Raises SpecError.
     """
-    where = space.name if isinstance(space, Path) else "the space"
-    tree = read_tree(space, "the space file") if isinstance(space, Path) else _nested(space, spec)
-    found = tuple(_dimensions(tree, where))
-    if not found:
+    if isinstance(space, Path):
+        where, tree = space.name, read_tree(space, "the space file")
+    else:
+        where, tree = "the space", dict(space)
+    methods, held_out = tree.pop("methods", []), tree.pop("held_out", [])
+    soonest, heads = tree.pop("soonest", None), tree.pop("heads", None)
+    check_held_out(held_out, f"held_out in {where}")
+    if soonest is not None and not isinstance(soonest, int | float):
+        raise SpecError(f"soonest: wanted a number in {where}, got {soonest!r:.60}")
+    if heads is not None and not isinstance(heads, str):
+        raise SpecError(f"heads: wanted a sentence in {where}, got {heads!r:.60}")
+
+    def dimensions(values: Any) -> tuple[Dimension, ...]:
+        nested = values if isinstance(space, Path) else _nested(values, spec)
+        return tuple(_dimensions(nested, where))
+
+    return SpaceFile(
+        where,
+        dimensions(tree),
+        tuple(_method_spaces(methods, where, dimensions)),
+        heads,
+        tuple(held_out),
+        soonest,
+    )
+
+
+def check_held_out(items: Any, where: str) -> None:
+    """Raise SpecError unless these are settings of [data] and [split], "key=value" each."""
+    if not isinstance(items, list | tuple) or not all(
+        isinstance(item, str) and item.startswith(("data.", "split.")) for item in items
+    ):
         raise SpecError(
-            f"{where}: wanted at least one setting to vary, such as method.lr.loguniform = [1e-3, "
-            "1e-1], got none"
+            f"{where}: wanted settings of [data] and [split], such as "
+            f"data.validation_fraction=0.2, got {items!r:.60}"
         )
-    given, known = {item.partition("=")[0].strip() for item in fixed}, _known(spec, found)
-    for dimension in found:
+
+
+def _method_spaces(
+    methods: Any, where: str, dimensions: Callable[[Any], tuple[Dimension, ...]]
+) -> Iterator[MethodSpace]:
+    parts = ("space", "private")
+    for entry in methods if isinstance(methods, list) else [methods]:
+        label = entry.get("label") if isinstance(entry, Mapping) else None
+        if not isinstance(label, str) or set(entry) - {"label", "epsilons", *parts}:
+            raise SpecError(
+                "methods: wanted [[methods]] with a label, space or private, and epsilons if not "
+                f"all, in {where}, got {entry!r:.80}"
+            )
+        epsilons = entry.get("epsilons")
+        own = (dimensions(entry.get(part, {})) for part in parts)
+        yield MethodSpace(label, None if epsilons is None else tuple(epsilons), *own)
+
+
+def _check_known(
+    space: Sequence[Dimension], spec: AnyScenario, where: str, fixed: Sequence[str] = ()
+) -> None:
+    """Raise SpecError for a setting that no trial has, or that is fixed."""
+    given, known = {item.partition("=")[0].strip() for item in fixed}, _known(spec, space)
+    for dimension in space:
         name = dimension.setting
         if name not in known:
             raise SpecError(
@@ -87,7 +220,6 @@ def read_space(
             )
         if name in given:
             raise SpecError(f"{name}: is fixed by --set and varied by {where}; drop one of the two")
-    return found
 
 
 def _nested(space: Mapping[str, Any], spec: AnyScenario) -> dict[str, Any]:
@@ -226,8 +358,8 @@ def _known(spec: AnyScenario, space: Sequence[Dimension]) -> list[str]:
     found = ["method.name"]
     for method in dict.fromkeys([spec.method.name, *named]):
         found += [f"method.{name}" for name in method_fields(METHODS[method].config)]
-        for name, field in SCENARIOS[METHODS[method].kind].model_fields.items():
-            section = field.annotation
+        for name, described in SCENARIOS[METHODS[method].kind].model_fields.items():
+            section = described.annotation
             if isinstance(section, type) and issubclass(section, BaseModel):
                 found += [setting for setting, _ in settings_of(section, name)]
             elif name not in (*_NO_SETTINGS, "method"):

@@ -1,10 +1,11 @@
-"""The run of one trial of a user's own Tuner: its folder, and the copies that Ray Tune keeps as its
-checkpoints.
+"""The run of one trial of Ray Tune: its folder, and the copies that Tune keeps as its checkpoints.
 
 A copy is the run's folder as it was at an evaluation. Its `trial.json` names the trial and the
 branch. A run gets a new branch when it starts and when it takes over another trial's copy. So a
 trial that loads a copy of its own branch resumes in its folder, which is at least as far, and
 releases nothing twice.
+
+A folder that a trial leaves is set aside. Its releases stay released, and a search charges them.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ import math
 import shutil
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,17 +25,19 @@ from raydpzv.compare.run_comparison import set_aside
 from raydpzv.config.paths import locations
 from raydpzv.config.scenario import AnyScenario
 from raydpzv.config.toml import as_tree, override
-from raydpzv.errors import DataError, InputError
+from raydpzv.errors import DataError, InputError, NotRecomputable
+from raydpzv.experiment.diagnostics import DIVERGED
 from raydpzv.experiment.finalize import fresh_noise
 from raydpzv.experiment.prepare import Prepared, prepare
 from raydpzv.experiment.resuming import continued
 from raydpzv.files import as_json, is_written, private_folder, write_atomically
+from raydpzv.ledger.ledger import Ledger
 from raydpzv.methods.schedule import changes_of, schedule_of
 from raydpzv.records.fork import fork
-from raydpzv.records.run_folder import RunFolder
+from raydpzv.records.run_folder import RunFolder, last_round
 from raydpzv.records.run_writer import RunWriter
 from raydpzv.records.settings_diff import other_setting
-from raydpzv.search.population import step_sizes
+from raydpzv.search.schedulers import step_sizes
 from raydpzv.search.space import literal
 from raydpzv.trust import code_words, trust_code
 
@@ -48,40 +51,74 @@ _LOOK = 0.1
 
 @dataclass(frozen=True)
 class _Facts:
-    """Whose a folder or a copy is: the trial, its branch, the folder's path, and what the trial
-    reported last.
-    """
+    """What `trial.json` says of a folder or a copy."""
 
     trial: str = ""
+    """Whose it is."""
     branch: str = ""
+    """See above."""
     folder: str = ""
+    """The path of the run's folder."""
+    settings: Sequence[str] = ()
+    """What the trial tries, "key=value" each."""
+    copied: Sequence[Sequence[Any]] = ()
+    """Trials whose runs this one took over, each with the updates they had made."""
+    replaces: str = ""
+    """The folder set aside for this copy, if the copy released each record at least as often."""
     report: Mapping[str, Any] = field(default_factory=dict)
+    """What the trial reported last."""
 
 
 class TrialRun:
     """One trial's run. path: its folder; spec: the scenario with the trial's settings; trial: its
-    name in Tune.
+    name.
+
+    settings: what the trial tries. charged: is what the trial sets aside charged by a search? Then
+    a run that cannot resume is set aside and starts again.
     """
 
-    def __init__(self, path: Path, spec: AnyScenario, trial: str) -> None:
+    def __init__(
+        self,
+        path: Path,
+        spec: AnyScenario,
+        trial: str,
+        settings: Sequence[str] = (),
+        *,
+        charged: bool = False,
+    ) -> None:
         self.path, self._spec, self._trial = path, spec, trial
+        self._settings, self._charged = tuple(settings), charged
+
+    @property
+    def spec(self) -> AnyScenario:
+        """The scenario with the trial's settings."""
+        return self._spec
 
     def started(self) -> tuple[Prepared, Path | RunWriter]:
         """Return what runs next, and its folder: a new run, or the one on record.
 
         Raises InputError if the folder holds a run with other settings, or one that cannot be
-        resumed.
+        resumed, unless it is charged.
         """
-        if not RunFolder.begun(self.path):
-            self._note(uuid.uuid4().hex)
-            return prepare(self._spec), self.path
-        until = time.monotonic() + _RELEASED_WITHIN
-        while is_written(self.path) and time.monotonic() < until:
-            time.sleep(_LOOK)
+        if RunFolder.begun(self.path):
+            until = time.monotonic() + _RELEASED_WITHIN
+            while is_written(self.path) and time.monotonic() < until:
+                time.sleep(_LOOK)
+            try:
+                return self._continued()
+            except (NotRecomputable, _OtherSettings):
+                if not self._charged:
+                    raise
+                self.path.rename(set_aside(self.path)[0])
+        prepared = prepare(self._spec)
+        self._note(_Facts())
+        return prepared, self.path
+
+    def _continued(self) -> tuple[Prepared, RunWriter]:
         there = RunFolder.open(self.path, self._moved())
         with self._trust(there):
             if self._changed(there.spec(code=True)):
-                raise InputError(
+                raise _OtherSettings(
                     f"{self.path}: holds the run of this trial with other step sizes; choose "
                     "another out folder"
                 )
@@ -89,10 +126,15 @@ class TrialRun:
         return experiment, folder
 
     def final_report(self) -> dict[str, Any] | None:
-        """Return what a finished run measured at its end; None if the run is not finished."""
-        if not RunFolder.begun(self.path) or RunFolder(self.path).completed_by() is None:
+        """Return what a run measured at its end; None if it would resume.
+
+        A run that diverged would do so again.
+        """
+        if not RunFolder.begun(self.path) or not RunFolder(self.path).has_summary():
             return None
         summary = RunFolder(self.path).summary()
+        if summary["status"] != "done" and summary.get("failure") != DIVERGED:
+            return None
         names = [f"{part}{name}" for part in ("", "validation_") for name in MEASURED]
         found = {name: summary.get(name) for name in (*names, "updates", "simulated_seconds")}
         return {
@@ -112,7 +154,8 @@ class TrialRun:
             shutil.copytree(
                 self.path, copy, ignore=shutil.ignore_patterns(".*"), dirs_exist_ok=True
             )
-        _write(copy, _Facts(self._trial, _facts(self.path).branch, str(self.path), report))
+        mine = _facts(self.path)
+        _write(copy, replace(mine, trial=self._trial, folder=str(self.path), report=report))
 
     def load(self, copy: Path) -> dict[str, Any]:
         """Make the trial's folder that of a run that resumes from a copy; return what was reported
@@ -135,13 +178,14 @@ class TrialRun:
         if facts.trial == self._trial and not changed:
             self._take_back(copy, facts)
         else:
-            self._take_over(copy, there, changed, int(facts.report.get("updates", 0)))
+            self._take_over(copy, there, changed)
         return dict(facts.report)
 
     def _take_back(self, copy: Path, facts: _Facts) -> None:
         """Resume the trial's own run, whose folder is lost."""
         complete = RunFolder(copy).completed_by() is not None
-        if not complete and fresh_noise(prepare(self._spec)):
+        uncharged = not (self._charged and self.path.is_dir())
+        if not complete and uncharged and fresh_noise(prepare(self._spec)):
             raise InputError(
                 f"{self.path}: wanted the run's own folder, which may hold releases that {copy} "
                 "lacks: noise of the system's would be drawn a second time and not charged; give "
@@ -154,15 +198,14 @@ class TrialRun:
         if self.path.is_dir():
             self.path.rename(set_aside(self.path)[0])
         made.rename(self.path)
-        self._note(facts.branch)
+        self._note(facts)
 
-    def _take_over(
-        self, copy: Path, there: RunFolder, changed: Mapping[str, float], made: int
-    ) -> None:
+    def _take_over(self, copy: Path, there: RunFolder, changed: Mapping[str, float]) -> None:
         """Resume from another run, with these step sizes after the updates that it had made.
 
         Those are more than its checkpoint counts where they were its last ones.
         """
+        facts, mine = _facts(copy), _facts(self.path)
         with self._trust(there):
             checkpoint, method = there.checkpoint(), there.spec(code=True).method
         if checkpoint is None:
@@ -170,13 +213,17 @@ class TrialRun:
                 f"{copy}: has no checkpoint from which another trial could resume: the run is "
                 "finished, or its noise on rows came from the system and was not kept"
             )
-        first = max(checkpoint.round, made) + 1
+        made = max(checkpoint.round, int(facts.report.get("updates", 0)))
         later = {
-            name: [*changes_of(method, name), (first, value)] for name, value in changed.items()
+            name: [*changes_of(method, name), (made + 1, value)] for name, value in changed.items()
         }
         changes = [f"method.{name}_at={json.dumps(each)}" for name, each in later.items()]
-        fork(copy, self.path, changes, set_aside(self.path)[0])
-        self._note(uuid.uuid4().hex)
+        left, replaces = set_aside(self.path)[0], ""
+        # trials differ in step sizes alone, so as many updates released each record as often
+        if RunFolder.begun(self.path) and self._spec.clock.kind == "virtual":
+            replaces = left.name if updates_made(self.path) <= made else ""
+        fork(copy, self.path, changes, left)
+        self._note(_Facts(copied=[*mine.copied, (facts.trial, made)], replaces=replaces))
 
     def _changed(self, there: AnyScenario) -> dict[str, float]:
         """Return the trial's step sizes that differ from those that a run has by now.
@@ -194,7 +241,7 @@ class TrialRun:
         asked = self._spec if planned else override(self._spec, same)
         if other := other_setting(there, asked):
             able = " and ".join(f"method.{name}" for name in sorted(step_sizes(method))) or "none"
-            raise InputError(
+            raise _OtherSettings(
                 f"the run of trial {self._trial} cannot resume with other settings: {other}; "
                 f"settings that may change in mid-run: {able}"
             )
@@ -210,9 +257,53 @@ class TrialRun:
     def _moved(self) -> list[str]:
         return locations(as_tree(self._spec))
 
-    def _note(self, branch: str) -> None:
+    def _note(self, facts: _Facts) -> None:
+        """Write whose the folder is, with a new branch unless `facts` has one."""
         private_folder(self.path)
-        _write(self.path, _Facts(self._trial, branch, str(self.path)))
+        mine = replace(
+            facts,
+            trial=self._trial,
+            branch=facts.branch or uuid.uuid4().hex,
+            folder=str(self.path),
+            settings=self._settings,
+        )
+        _write(self.path, mine)
+
+
+class _OtherSettings(InputError):
+    """A folder holds a run with other settings than the trial's."""
+
+
+def settings_of_trial(folder: Path) -> tuple[str, ...]:
+    """Return what the trial of a run's folder tries."""
+    return tuple(_facts(folder).settings)
+
+
+def runs_copied(folder: Path) -> list[tuple[str, int]]:
+    """Return the trials whose runs a trial took over, each with the updates they had made."""
+    return [(str(trial), int(updates)) for trial, updates in _facts(folder).copied]
+
+
+def left_runs(folder: Path) -> Iterator[Path]:
+    """Yield the folders that a trial has set aside and that no copy stands for."""
+    left = [
+        folder.with_name(f"{folder.name}.set-aside-{n}") for n in range(1, set_aside(folder)[1] + 1)
+    ]
+    replaced = {_facts(path).replaces for path in (folder, *left)}
+    yield from (path for path in left if path.name not in replaced)
+
+
+def updates_made(run: Path) -> int:
+    """Return how many updates a run may have made, by all that is on its record."""
+    folder = RunFolder(run)
+    checkpoint = folder.checkpoint()
+    made = [checkpoint.round if checkpoint else 0, last_round(run, "release")]
+    if folder.has_summary():
+        made.append(int(folder.summary()["updates"]))
+    if (folder.ledger / "header.json").exists():
+        with Ledger.open(folder.ledger) as ledger:
+            made.append(ledger.version)
+    return max(made)
 
 
 def _write(folder: Path, facts: _Facts) -> None:

@@ -1,4 +1,4 @@
-"""`raydpzv list`: scenarios, comparisons, grids, methods and data sets, one line each, at most 100
+"""`raydpzv list`: scenarios, comparisons, spaces, methods and data sets, one line each, at most 100
 columns wide.
 """
 
@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from raydpzv.config.catalog import COMPARISONS, GRIDS, Entry, entries, is_horizontal
+from raydpzv.config.catalog import COMPARISONS, SPACES, Entry, entries, is_horizontal, names
 from raydpzv.registry import DATA_SOURCES, METHODS
 from scenarios import screen
 from scenarios.command_options import ListCommand
@@ -63,10 +63,10 @@ def listed() -> Iterable[tuple[str, Sequence[Row]]]:
         rows = [_row(entry) for entry in found if entry.horizontal is horizontal]
         yield f"Scenarios, {_kind(horizontal)}", rows
     yield "Comparisons", [_row(entry) for entry in entries(COMPARISONS)]
-    yield "Grids (raydpzv tune)", [_row(entry) for entry in entries(GRIDS)]
+    yield "Spaces (raydpzv tune COMPARISON)", [(name, "", "") for name in names(SPACES)]
     for horizontal in (False, True):
-        names = [name for name in METHODS if is_horizontal(name) is horizontal]
-        rows = [(name, "", METHODS.summary(name).removesuffix(".")) for name in names]
+        methods = [name for name in METHODS if is_horizontal(name) is horizontal]
+        rows = [(name, "", METHODS.summary(name).removesuffix(".")) for name in methods]
         yield f"Methods, {_kind(horizontal)}", rows
     yield "Data sets", [(name, _needs(name), source.about) for name, source in DATA_SOURCES.items()]
 

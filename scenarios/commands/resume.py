@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from raydpzv.errors import InputError, SpecError, command
+from raydpzv.errors import SpecError
 from raydpzv.experiment.finalize import RunOptions
 from raydpzv.experiment.resuming import Continued, continued, continued_at
 from raydpzv.experiment.runner import usual_runner
@@ -15,7 +14,6 @@ from raydpzv.files import PLAN, is_comparison, is_search
 from raydpzv.records.callbacks import Callback
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.registry import RUNNERS
-from raydpzv.storage.download import stored_kind
 from scenarios import screen
 from scenarios.command_options import Execution, ResumeCommand, RunCommand
 from scenarios.options import chosen_logs, chosen_runner, logs_begun
@@ -37,12 +35,14 @@ def resume_command(options: ResumeCommand) -> None:
     )
     if logs and (is_search(run) or is_comparison(run)):
         raise SpecError(f"--log: goes with a single run, and {run} holds many; leave it out")
-    if stored_kind(uri) == "search" if uri else is_search(run):
-        from scenarios.commands.search import (
-            resume_search,
-        )  # and with it matplotlib, which no run needs
+    if is_search(run):
+        if options.runner == "local":
+            raise SpecError(
+                f"--runner local: {run} holds a search, which runs on Ray; leave it out"
+            )
+        from scenarios.commands.tune import resume_search  # and with it matplotlib
 
-        resume_search(run, moved, how, uri)
+        resume_search(run, moved, how)
         return
     if is_comparison(run):
         _resume_comparison(run, moved, how)
@@ -52,27 +52,10 @@ def resume_command(options: ResumeCommand) -> None:
 
 
 def _resume_comparison(run: Path, moved: Sequence[str], how: Execution) -> None:
-    """Resume a comparison. Raises InputError for a grid, whose settings `resume` would not
-    choose.
-    """
     from raydpzv.compare.plan import read_comparison
     from scenarios.commands import compare
 
-    found = read_comparison(run / PLAN, moved, code=True)
-    if found.tune:
-        raise InputError(
-            f"{run}: holds the runs of a grid, and only tune chooses settings from them; continue "
-            f"with: {command('tune', *_words(found.tune), '--out', run)}"
-        )
-    compare.carry_out(found, run, how)
-
-
-def _words(line: str) -> list[str]:
-    """Return the words of a line of the shell; a damaged one is a word."""
-    try:
-        return shlex.split(line)
-    except ValueError:
-        return [line]
+    compare.carry_out(read_comparison(run / PLAN, moved, code=True), run, how)
 
 
 def resume_run(

@@ -1,111 +1,83 @@
-"""`raydpzv tune`: the settings of a comparison's methods, chosen alike."""
+"""`raydpzv tune`: settings of a scenario, or of a comparison's methods, searched on Ray Tune."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
-import typer
-from rich.text import Text
-
-from raydpzv.compare.grid import (
-    CHOICES,
-    MADE,
-    Choice,
-    GridFile,
-    choose,
-    chosen_file,
-    grid_comparison,
-    read_grid,
-)
 from raydpzv.config import catalog
-from raydpzv.errors import InputError, SpecError, command
-from raydpzv.files import as_json, write_atomically
-from raydpzv.report.table import grid
+from raydpzv.errors import command
+from raydpzv.files import SEARCH
+from raydpzv.search import run_tune
+from raydpzv.search.run_tune import SearchView, planned, rows_note
+from raydpzv.search.search_terms import TuneOptions
+from raydpzv.search.tune_plan import SearchPlan, read_plan
+from raydpzv.search.tune_results import FAILED
 from scenarios import screen
-from scenarios.command_options import TuneCommand
-from scenarios.commands.compare import made
-from scenarios.exit_codes import STOPPED
+from scenarios.command_options import ManyRuns, TuneCommand
+from scenarios.exit_codes import leave
 from scenarios.options import output_folder
-from scenarios.run_output import tables_console
-
-_WIDTH = 120
+from scenarios.progress import foreground
+from scenarios.search_progress import SearchProgress, show_search
 
 
 def tune_command(options: TuneCommand) -> None:
-    """Run a grid, or resume it in `out`, and write the comparison with the chosen settings.
-
-    Changed settings apply to all runs, as the file's `set`; those that the grid varies follow them.
-    Exits with 130 if the user stopped it. Raises RunError if nothing can be chosen yet.
-    """
-    grid, changes = options.grid, options.set_ or []
-    if grid in catalog.names():
-        raise SpecError(
-            f"{grid}: is a scenario; search its settings with: "
-            f"{command('search', grid, '--space', 'FILE')}"
+    """Search a space of settings, or resume the search in `out` or `storage`; see `carry_out`."""
+    say = screen.console(stderr=True, quiet=options.quiet).print
+    space, changes = catalog.space(options.space), options.set_ or []
+    plan, was_wall = planned(options.what, space, changes, options, options.storage)
+    if was_wall:
+        screen.console(stderr=True).print(
+            "clock.kind = virtual in a search; --set clock.kind=wall keeps the wall clock"
         )
-    place = catalog.grid(grid)
-    file = read_grid(place)
-    file = file.model_copy(update={"set": (*file.set, *changes)})
-    more = [part for change in changes for part in ("--set", change)]
-    asked = shlex.join([grid, *more])
-    here = (
-        str(place.absolute()) if place == Path(grid) else grid
-    )  # it may be resumed from another folder
-    comparison = replace(grid_comparison(file), tune=shlex.join([here, *more]))
-    folder = output_folder(options.out, f"tune-{comparison.name}")
-    path = options.to or folder / "tuned.toml"
-    _check_writable(path, folder)
-    console = screen.console(stderr=True)
-    compared, stopped = made(comparison, folder, options, console)
-    if stopped:
-        console.print(
-            f"stopped; continue with: {command('tune', grid, *more, '--out', folder)}",
+    if note := rows_note(plan):
+        say(
+            f"{note}; --set data.validation_fraction=0.2 gives an estimate from other rows",
             soft_wrap=True,
         )
-        raise typer.Exit(STOPPED)
-    choices = choose(file, compared.runs.to_pylist(), compared.curves.to_pylist())
-    write_atomically(path, chosen_file(file, choices, asked).encode())
-    show_choices(file, choices, folder, path, json=options.as_json)
+    words = [options.what, "--space", options.space, *options.words()]
+    asked = shlex.join([*words, *(word for change in changes for word in ("--set", change))])
+    folder = output_folder(options.out, f"tune-{plan.name}")
+    carry_out(plan, folder, options, f"raydpzv tune {asked}", options.log)
 
 
-def _check_writable(path: Path, folder: Path) -> None:
-    """Refuse a place that cannot be written, or a file that no tuning made, before the first
-    run.
-    """
-    if not path.parent.is_dir() and path.parent != folder:
-        raise InputError(
-            f"{path}: there is no such folder to write to; make it, or choose another --to"
-        )
-    if path.exists() and not (path.is_file() and path.read_bytes().startswith(MADE.encode())):
-        raise InputError(f"{path}: is there and was not made by raydpzv tune; choose another --to")
+def resume_search(folder: Path, moved: Sequence[str], how: ManyRuns) -> None:
+    """Resume a search that was stopped or killed; moved: where its data are now."""
+    carry_out(read_plan(folder / SEARCH, moved), folder, how, command("resume", folder))
 
 
-def show_choices(
-    file: GridFile, choices: Sequence[Choice], folder: Path, path: Path, *, json: bool
+def carry_out(
+    plan: SearchPlan, folder: Path, how: ManyRuns, asked: str, log: str | None = None
 ) -> None:
-    """Print what was chosen."""
-    if json:
-        rows = [
-            {
-                "label": c.point.method,
-                "epsilon": c.point.epsilon,
-                "chosen": list(c.point.values),
-                "validation_accuracy": c.accuracy,
-                "seconds": c.seconds,
-                "combinations": c.points,
-                "edges": list(c.edges),
-            }
-            for c in choices
-        ]
-        print(as_json({"folder": str(folder), "comparison": str(path), "choices": rows}), end="")
-        return
-    console = tables_console(_WIDTH)
-    console.print(Text(f"Chosen by {file.criterion()}", "bold"))
-    console.print(grid(CHOICES, choices).console())
-    console.print(
-        f"runs: {folder}\ncomparison: {path}\ncompare on other seeds with: {command('compare', path)}",
-        soft_wrap=True,
+    """Run the remaining trials of a search, and print its result.
+
+    asked: the command's words; log: names of Ray Tune's loggers. Leaves with 130 if the user
+    stopped it; raises RunError if a trial failed or none came to its end.
+    """
+    console = screen.console(stderr=True)
+    view = SearchView(
+        foreground(console), lambda plan: SearchProgress(plan, console, quiet=how.quiet)
+    )
+    loggers = tuple(log.split(",")) if log else ()
+    pool = TuneOptions(how.jobs, how.address, how.verbose, loggers)
+    made = run_tune.carry_out(plan, folder, pool, view, asked)
+    show_search(made, as_json=how.as_json)
+    rows = made.results.rows
+    failed = [f"trial {row['trial']}: {row['reason']}" for row in rows if row["status"] == FAILED]
+    without = [
+        str(line)
+        for line, choice in zip(plan.lines, made.results.choices, strict=True)
+        if choice is None
+    ]
+    nothing = (
+        f"no trial of {', '.join(without)} came to its end with a result (see "
+        f"{folder / 'trials.csv'}); put smaller step sizes into the space, or less noise"
+    )
+    leave(
+        folder,
+        f"{len(rows)} trials",
+        failed,
+        stopped=made.stopped,
+        nothing=nothing if without else "",
     )

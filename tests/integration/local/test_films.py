@@ -13,10 +13,11 @@ import pytest
 import torch
 
 import raydpzv
-from raydpzv.compare.grid import grid_comparison, points, read_grid
 from raydpzv.errors import DataError
 from raydpzv.keys import Key
 from raydpzv.models.lora import LoraModel
+from raydpzv.search.run_tune import planned
+from raydpzv.search.search_terms import SearchTerms
 from raydpzv.settings.sections import LoraSection
 
 FOLDER = Path(__file__).parents[3] / "examples" / "films"
@@ -38,7 +39,7 @@ def films(monkeypatch):
 
 def test_scenarios_name_what_the_file_has(films, monkeypatch):
     monkeypatch.chdir(FOLDER)
-    names = {path.stem for path in FOLDER.glob("films_*.toml")} - {"films_grid"}
+    names = {path.stem for path in FOLDER.glob("films_*.toml")}
     assert names == {"films_decomfl", "films_head", "films_mezo", "films_sign", "films_users"}
     for name in names:
         spec = raydpzv.load(f"{name}.toml")
@@ -48,17 +49,21 @@ def test_scenarios_name_what_the_file_has(films, monkeypatch):
 
 def test_methods_are_tuned_over_as_many_combinations_each(films, monkeypatch):
     monkeypatch.chdir(FOLDER)
-    files = [read_grid(FOLDER / f"{name}.toml") for name in ("films_grid", "mezo_grid")]
-    tried = Counter(point.method for file in files for point in points(file))
+    plans = [
+        planned(f"{name}.toml", FOLDER / f"{name}_space.toml", [], SearchTerms())[0]
+        for name in ("head_methods", "head_mezo", "adapters")
+    ]
+    *heads, adapters = plans
+    tried = Counter(plan.lines[t.line].label for plan in heads for t in plan.trials)
     assert len(tried) == 6
     assert set(tried.values()) == {10}
-    adapters = read_grid(FOLDER / "adapters_grid.toml")
-    assert len(list(points(adapters))) == 3
-    files = [*files, adapters]
-    for file in files:
-        specs = [line.spec for line in grid_comparison(file).lines]
+    assert len(adapters.trials) == 3
+    for plan in plans:
+        specs = [trial.spec for trial in plan.trials]
         assert {spec.data.options["held_out"] for spec in specs} == {"tuning"}
-        assert {spec.budget.updates for spec in specs} == {15 if file is adapters else 200}
+        assert {spec.budget.updates for spec in specs} == {15 if plan is adapters else 200}
+        chosen = plan.chosen_spec(plan.trials[0]).data.options or {}
+        assert "held_out" not in chosen, "the films that the choice is made on are no test films"
 
 
 def test_missing_packages_are_named_with_the_command(films, monkeypatch):

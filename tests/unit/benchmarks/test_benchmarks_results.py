@@ -86,4 +86,4 @@ def test_every_part_is_a_comparison_of_the_program():
         for command in part.real:
             name, *changes = command.replace(" --set ", " ").split()
             assert resolved(asked([name]), changes).lines
-        assert set(part.grids) <= set(catalog.names(catalog.GRIDS))
+        assert set(part.spaces) <= set(catalog.names(catalog.SPACES))

@@ -11,7 +11,6 @@ from torch import nn
 
 import raydpzv
 from raydpzv.compare.file import asked, resolved
-from raydpzv.compare.grid import read_grid
 from raydpzv.config import catalog
 from raydpzv.errors import InputError, SpecError
 from raydpzv.keys import Key
@@ -161,9 +160,6 @@ def test_values_of_epsilon_take_the_place_of_a_multiplier_and_both_are_refused(t
         SpecError, match="multiplier: goes with methods that protect users, and digits_decomfl"
     ):
         resolved(asked([str(path)]))
-    path.write_text(BY_MULTIPLIER)
-    with pytest.raises(SpecError, match="a grid's choices are made at values of ε"):
-        read_grid(path)
 
 
 BY_SIGMA = """

@@ -16,7 +16,7 @@ from raydpzv.keys import Key
 from raydpzv.records.schema import SCHEMAS
 from raydpzv.registry import LOSSES
 from raydpzv.report.comparison_table import CURVES, RUNS
-from raydpzv.search.search_plan import METRICS, OF_NUMBERS
+from raydpzv.search.tune_plan import METRICS, OF_NUMBERS
 
 DRAW = (Key(0) / "scores").generator()
 Y = DRAW.standard_normal((50, 2))

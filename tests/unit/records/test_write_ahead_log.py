@@ -14,7 +14,6 @@ import pytest
 from raydpzv.errors import DataError
 from raydpzv.records import write_ahead_log
 from raydpzv.records.checkpoint import CHECKPOINT, Checkpoint, before
-from raydpzv.records.fork import fork_size
 from raydpzv.records.recorder import Recorder
 from raydpzv.records.run_folder import RunFolder, drop_checkpoints
 from raydpzv.records.run_writer import RunWriter
@@ -257,15 +256,6 @@ def test_whoever_reads_sees_the_checkpoint_that_another_wrote_meanwhile(tmp_path
         seen.append(found.round)
         folder.write_checkpoint(Checkpoint(number + 1, {}))
     assert seen == [1, 2, 3]
-
-
-def test_a_forks_size_counts_rows_that_are_in_no_part(tmp_path: Path) -> None:
-    run, folder = folder_with_two_checkpoints(tmp_path)
-    held = fork_size(run)
-    assert held.rows == (run / TAIL / "00000.rows").stat().st_size
-    folder.append({})
-    parts = sum(path.stat().st_size for path in (run / "rows").rglob("*.parquet"))
-    assert fork_size(run).rows == held.rows + parts > held.rows
 
 
 @pytest.mark.parametrize(

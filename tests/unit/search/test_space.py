@@ -6,7 +6,7 @@ import pytest
 import scenarios
 from raydpzv.errors import SpecError
 from raydpzv.keys import Key
-from raydpzv.search.space import MOST_TRIALS, Dimension, drawn, read_space
+from raydpzv.search.space import MOST_TRIALS, Dimension, drawn, read_space_file
 
 
 @pytest.fixture(scope="module")
@@ -18,7 +18,7 @@ def spec():
 def read(spec, tmp_path):
     def make(text, fixed=()):
         (tmp_path / "space.toml").write_text(text)
-        return read_space(tmp_path / "space.toml", spec, fixed)
+        return read_space_file(tmp_path / "space.toml", spec).of_scenario(spec, fixed)
 
     return make
 
@@ -61,6 +61,12 @@ def test_all_kinds_by_dotted_names_tables_and_quoted_keys(read):
         ("method.lr.choice = [1]\nmethod.lr.grid = [2]", "one way to vary it"),
         ("method.lr.choice = [{a = 1}]", "numbers, texts or lists"),
         ("method.lr", "not a TOML file"),
+        ("[[methods]]\nlabel = 'DPZV'\nspace.method.lr.grid = [1]", "are those of a comparison"),
+        ("[[methods]]\nlable = 'DPZV'", r"wanted \[\[methods\]\] with a label"),
+        ("methods = 3", r"wanted \[\[methods\]\] with a label"),
+        ('held_out = ["method.lr=1"]', r"held_out in space.toml: wanted settings of \[data\]"),
+        ('soonest = "fast"', "soonest: wanted a number"),
+        ("heads = 3", "heads: wanted a sentence"),
         (
             "method.lr.choice = [0.01, 1, 0.01]",
             r"method.lr.choice: wanted different .* got 0.01 and 0.01; drop",
@@ -142,3 +148,55 @@ def test_equal_points_are_tried_once_and_there_are_not_too_many():
 def test_a_rounded_draw_stays_inside_its_range():
     narrow = Dimension("a", "uniform", (1.00000012, 1.00000013))
     assert 1.00000012 <= narrow.draw(Key(0)) <= 1.00000013
+
+
+COMPARED = """
+held_out = ["data.validation_fraction=0.3"]
+soonest = 0.8
+seed.grid = [100]
+method.lr.grid = [1, 2]
+method.batch.grid = [8, 16]
+privacy.clip.grid = [1.0]
+
+[[methods]]
+label = "own"
+space.method.lr.grid = [3]
+private.privacy.clip.grid = [2.0]
+
+[[methods]]
+label = "own"
+epsilons = [4.0]
+space.method.lr.grid = [4]
+"""
+
+
+def test_a_method_has_its_own_values_in_place_of_those_for_all(spec, tmp_path):
+    (tmp_path / "space.toml").write_text(COMPARED)
+    space = read_space_file(tmp_path / "space.toml", spec)
+    assert (space.held_out, space.soonest) == (("data.validation_fraction=0.3",), 0.8)
+
+    def values(label, epsilon, of=spec):
+        return {d.setting: d.values for d in space.of_method(label, epsilon, of)}
+
+    common = {"seed": (100,), "method.lr": (1, 2), "method.batch": (8, 16)}
+    assert values("any", None) == common, "without noise nothing of it"
+    assert values("any", 1.0) == common | {"privacy.clip": (1.0,)}
+    assert values("own", None) == common | {"method.lr": (3,)}
+    assert values("own", 1.0) == common | {"method.lr": (3,), "privacy.clip": (2.0,)}
+    assert values("own", 4.0)["method.lr"] == (4,)
+    control = scenarios.load("digits_dpzv", ["method.name=sgd", "privacy.mode=none"])
+    assert values("any", None, control) == {}, "a control varies only where it is named"
+    assert values("own", None, control)["method.lr"] == (3,)
+    weights = scenarios.load("digits_decomfl", ["method.name=fedavg"])
+    assert "method.batch" in values("any", None, weights)
+    averaged = scenarios.load("digits_decomfl")
+    assert "method.momentum" not in values("any", None, averaged)
+
+
+def test_methods_of_a_comparison_vary_in_method_and_privacy_alone(spec):
+    space = read_space_file(
+        {"seed": {"grid": [9]}, "methods": [{"label": "a", "space": {"budget.updates.grid": [1]}}]},
+        spec,
+    )
+    with pytest.raises(SpecError, match=r"budget.updates: methods of a comparison differ"):
+        space.of_method("a", None, spec)
