@@ -150,9 +150,9 @@ def _masked(value: Any, name: str) -> np.ndarray:
     found, gaps = np.asarray(value), np.ma.getmaskarray(value)
     if not gaps.any():
         return found
-    return (
-        np.where(gaps, np.nan, found) if found.dtype.kind in "fiub" else np.where(gaps, None, found)
-    )
+    found = found.astype(np.float64 if found.dtype.kind in "fiub" else object)
+    found[gaps] = np.nan
+    return found
 
 
 def _tensor(value: Any, name: str) -> np.ndarray:

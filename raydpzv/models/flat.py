@@ -8,8 +8,9 @@ import copy
 import hashlib
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import combinations_with_replacement
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -271,8 +272,9 @@ def split_state(
     """Return a module's trained parameters and its constants (frozen parameters and buffers) by
     their first names.
 
-    Raises InputError for no trained parameter, for lazy layers, for half precision, and for batch
-    normalisation without statistics of its own, which mixes the records of a batch.
+    Raises InputError for no trained parameter, for lazy layers, for other types than float32, for
+    tensors that share numbers, and for batch normalisation without statistics of its own, which
+    mixes the records of a batch.
     """
     for name, layer in module.named_modules():
         if (
@@ -302,12 +304,51 @@ def split_state(
         )
     constant = {**frozen, **dict(module.named_buffers())}
     for name, tensor in (*trained.items(), *frozen.items()):
-        if tensor.is_floating_point() and tensor.dtype != torch.float32:
+        wanted = name in trained or tensor.is_floating_point()
+        if wanted and tensor.dtype != torch.float32:
             raise InputError(
                 f'the model\'s parameter "{name}" is {tensor.dtype}: use float32, such as '
                 "model.float()"
             )
+    check_apart(module)
     return trained, constant
+
+
+def check_apart(module: torch.nn.Module) -> None:
+    """Refuse a trained parameter that shares numbers with another tensor, or within itself.
+
+    A step would move both, but in a vector, and in a copy, each has its own. Raises InputError.
+    """
+    storages: dict[int, dict[str, torch.Tensor]] = {}
+    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+        if tensor.layout == torch.strided and not torch.nn.parameter.is_lazy(tensor):
+            storages.setdefault(tensor.untyped_storage()._cdata, {})[name] = tensor
+    for tensors in storages.values():
+        if any(tensor.requires_grad for tensor in tensors.values()):
+            _check_storage(tensors)
+
+
+def _check_storage(tensors: Mapping[str, torch.Tensor]) -> None:
+    """Refuse tensors of one storage, by name, of which a trained one shares numbers."""
+    if len(tensors) == 1 and all(tensor.is_contiguous() for tensor in tensors.values()):
+        return
+    places = {name: _places(tensor) for name, tensor in tensors.items()}
+    for (one, here), (other, there) in combinations_with_replacement(places.items(), 2):
+        shared = len(np.unique(here)) < len(here) if one == other else np.isin(here, there).any()
+        if shared and (tensors[one].requires_grad or tensors[other].requires_grad):
+            names = f'"{one}"' if one == other else f'"{one}" and "{other}"'
+            raise InputError(
+                f"the model: the memory of {names} overlaps, so that a step moves shared numbers "
+                "twice: give both names one parameter, such as b.weight = a.weight, or .clone() one"
+            )
+
+
+def _places(tensor: torch.Tensor) -> np.ndarray:
+    """Return at which bytes of its storage a tensor's numbers begin."""
+    size = tensor.element_size()
+    numbers = torch.arange(tensor.untyped_storage().nbytes() // size, device="cpu")
+    found = numbers.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+    return found.reshape(-1).numpy() * size
 
 
 def _shared(value: torch.Tensor, device: torch.device | str) -> torch.Tensor:

@@ -12,7 +12,7 @@ import torch
 
 from raydpzv.errors import InputError, SpecError
 from raydpzv.foreign import call, is_handle, resolve
-from raydpzv.models.flat import FlatModel, shapes
+from raydpzv.models.flat import FlatModel, check_apart, shapes
 from raydpzv.zo.directions import Direction
 from raydpzv.zo.perturbation import WholePerturbation, perturbation
 
@@ -55,6 +55,7 @@ def _copied(name: str, module: torch.nn.Module, options: Mapping[str, Any]) -> t
             f"model.options:{_shown(name) or ' it'} is a module, which takes none; leave them out "
             "or name its class"
         )
+    check_apart(module)  # a copy has numbers of its own for each name
     return copy.deepcopy(module)
 
 
@@ -143,8 +144,7 @@ def _takes(module: torch.nn.Module, shape: tuple[int, ...]) -> bool | None:
     """Return whether rows are whole numbers to a module; None where its tensors have no numbers and
     do not tell: products of these have no type.
     """
-    tensors = [*module.parameters(), *module.buffers()]
-    device = next((tensor.device for tensor in tensors), torch.device("cpu"))
+    bare = any(tensor.is_meta for tensor in (*module.parameters(), *module.buffers()))
     embedded: list[str] = []
     for layer in module.modules():
         if isinstance(layer, torch.nn.Embedding | torch.nn.EmbeddingBag):
@@ -153,12 +153,12 @@ def _takes(module: torch.nn.Module, shape: tuple[int, ...]) -> bool | None:
     for kind in (torch.float32, torch.int64):
         try:
             with torch.no_grad():
-                module.eval()(torch.zeros(2, *shape, dtype=kind, device=device))
+                module.eval()(torch.zeros(2, *shape, dtype=kind, device="meta" if bare else "cpu"))
             fits.append(True)
         except Exception:  # whatever the user's forward raises; the check of a model says it
             fits.append(False)
     floats, whole = fits
-    if device.type == "meta" and (not (floats or whole) or (floats and whole and embedded)):
+    if bare and (not (floats or whole) or (floats and whole and embedded)):
         return None
     return whole and (bool(embedded) or not floats)
 

@@ -11,9 +11,11 @@ from scipy import stats
 from torch import nn
 
 from raydpzv.errors import InputError
+from raydpzv.foreign import handle
 from raydpzv.keys import Key
 from raydpzv.models.bottoms import mlp
 from raydpzv.models.flat import FlatModel
+from raydpzv.models.own_model import model
 
 # layer, the bound 1/√fan_in of torch's own initialisation
 LAYERS: list[tuple[Callable[[], nn.Module], float]] = [
@@ -224,6 +226,42 @@ def test_a_tied_parameter_is_one_slice():
     assert torch.equal(model.module[1].weight.view(-1), torch.arange(9.0))
 
 
+class OfNumbers(nn.Module):
+    """A module whose tensors are made of twelve numbers in one place."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        numbers = torch.arange(12.0)
+        a, b = {
+            "overlap": (numbers[:8], numbers[6:]),
+            "the same": (numbers, numbers),
+            "the same, turned": (numbers.view(3, 4), numbers.view(3, 4).t()),
+            "expanded": (numbers[:1].expand(5), numbers[3:]),
+            "side by side": (numbers[:6], numbers[6:]),
+            "in turn": (numbers[::2], numbers[1::2]),
+            "a buffer": (numbers, numbers[2:4]),
+        }[how]
+        self.a = nn.Parameter(a)
+        if how == "a buffer":
+            self.register_buffer("b", b)
+        else:
+            self.b = nn.Parameter(b)
+
+
+@pytest.mark.parametrize("given", [False, True], ids=["made", "given"])
+@pytest.mark.parametrize("how", ["overlap", "the same", "the same, turned", "expanded", "a buffer"])
+def test_trained_parameters_that_overlap_in_memory_are_refused(how, given):
+    module = OfNumbers(how)
+    make = model(handle(module)) if given else lambda *offered: OfNumbers(how)
+    with pytest.raises(InputError, match=r'the memory of "a"(?: and "b")? overlaps'):
+        FlatModel(lambda: make({}, {}), Key(0))
+
+
+@pytest.mark.parametrize("how", ["side by side", "in turn"])
+def test_parameters_that_lie_in_one_storage_apart_are_two(how):
+    assert FlatModel(lambda: OfNumbers(how), Key(0)).size == 12
+
+
 @pytest.mark.parametrize(
     ("make", "complaint"),
     [
@@ -232,6 +270,7 @@ def test_a_tied_parameter_is_one_slice():
         (lambda: nn.LazyLinear(2), r'"weight" is of a lazy layer and has no shape yet'),
         (lambda: nn.Linear(2, 2).half(), "float16: use float32"),
         (lambda: nn.Linear(2, 2).to(torch.bfloat16), "bfloat16: use float32"),
+        (lambda: nn.Linear(2, 2).to(torch.complex64), "complex64: use float32"),
     ],
 )
 def test_a_module_that_cannot_be_one_vector_is_refused(make, complaint):

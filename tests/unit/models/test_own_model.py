@@ -1,3 +1,5 @@
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -7,7 +9,7 @@ from raydpzv.errors import InputError, SpecError
 from raydpzv.foreign import handle
 from raydpzv.keys import Key
 from raydpzv.models.flat import FlatModel
-from raydpzv.models.own_model import check_model, model
+from raydpzv.models.own_model import check_model, model, takes_whole_numbers
 from raydpzv.zo import perturbation
 
 RECORDS = np.linspace(-1, 1, 24, dtype=np.float32).reshape(6, 4)
@@ -37,6 +39,8 @@ class Faulty(nn.Linear):
         if self.fault == "raises":
             raise ValueError("no such\nthing")
         scores = super().forward(x)
+        if self.fault == "complex":
+            scores = torch.fft.fft(scores)
         if self.fault == "infinite":
             scores = scores / 0
         return {"wide": scores[:, :2], "pair": (scores, x)}.get(self.fault, scores)
@@ -58,6 +62,7 @@ class Faulty(nn.Linear):
         ("changes", "changes the records it is given"),
         ("counts", "changes a buffer"),
         ("infinite", "its scores of these records are not finite"),
+        ("complex", "wanted scores that are floats, got torch.complex64"),
         ("raises", r"fails on 6 records \[6, 4\] of torch.float32 \(ValueError: no such thing\)"),
         (
             "wide",
@@ -90,6 +95,55 @@ def test_the_first_layer_that_mixes_records_is_named():
 @pytest.mark.parametrize("records", [RECORDS, RECORDS[:1]])
 def test_a_function_of_a_record_passes(records):
     check_model(FlatModel(lambda: Faulty("none"), Key(0)), records, 3, "the model")
+
+
+class Ids(nn.Module):
+    """A model of three columns, of ids, of numbers, or of both."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how, self.last = how, nn.Linear(3, 2)
+        if how not in ("floats", "one-hot"):
+            self.words = nn.Embedding(9, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.how == "floats":
+            return self.last(x)
+        if self.how == "one-hot":
+            return self.last(nn.functional.one_hot(x, 3).float().sum(1))
+        if self.how == "both":
+            return self.last(x) + self.last(self.words(x[:, 0].long()))
+        if self.how == "places":
+            return self.last(x) + self.last(self.words(torch.arange(1, device=x.device)))
+        if self.how == "looks at numbers" and (x < 0).any().item():
+            raise ValueError("negative ids")
+        return self.last(self.words(x.long() if self.how == "converts" else x).mean(1))
+
+
+@pytest.mark.parametrize(
+    ("how", "whole"),
+    [
+        ("ids", True),
+        ("one-hot", True),
+        ("converts", True),
+        ("looks at numbers", True),
+        ("floats", False),
+        ("both", False),
+        ("places", False),
+    ],
+)
+@pytest.mark.parametrize("given", [False, True], ids=["made", "given"])
+def test_a_model_says_whether_its_rows_are_whole_numbers(how, whole, given):
+    module = Ids(how)
+    make = (lambda: copy.deepcopy(module)) if given else lambda: Ids(how)
+    assert takes_whole_numbers(make, (3,)) == whole
+
+
+def test_rows_of_the_other_type_are_refused_with_the_setting():
+    ids = np.zeros((4, 3), np.int64)
+    for how, records, setting in (("ids", ids.astype(np.float32), "true"), ("both", ids, "false")):
+        with pytest.raises(InputError, match=rf"set model\.integers = {setting}"):
+            check_model(FlatModel(lambda how=how: Ids(how), Key(0)), records, 2, "the model")
 
 
 def test_whole_numbers_stay_whole_for_the_model():
