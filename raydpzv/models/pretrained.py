@@ -1,7 +1,7 @@
 """Pretrained language models of transformers, from a local folder: for scenario files. Nothing is
 downloaded.
 
-x: token ids [B, L] of the folder's tokenizer, padded on either side
+x: token ids [B, L] of the folder's tokenizer, padded on either side; both sides give the same scores
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
 class NextWord(nn.Module):
     """A causal language model whose scores are the logits of some words after a text's last token.
 
-    words: a token id for each class. shape, vocabulary: of the texts.
+    words: a token id for each class. shape, vocabulary: of the texts. pad: see `_padding`.
     """
 
     def __init__(
@@ -31,6 +31,7 @@ class NextWord(nn.Module):
         vocabulary: int = 0,
         folder: str = "",
         words: Any = (),
+        pad: Any = None,
     ) -> None:
         super().__init__()
         if not isinstance(words, list | tuple) or [type(word) for word in words] != [int] * outputs:
@@ -39,15 +40,15 @@ class NextWord(nn.Module):
                 f"{words!r}"
             )
         self.model = _pretrained("AutoModelForCausalLM", folder, shape, max(vocabulary, *words, 0))
-        self._words = list(words)
+        self._words, self._pad = list(words), _padding(self.model.config, pad, folder)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[B, L] -> scores [B, C]."""
-        ids, real = _tokens(self.model, x)
+        ids, real = _tokens(x, self._pad)
         found = self.model.base_model(
             input_ids=ids, attention_mask=real, use_cache=False
         ).last_hidden_state
-        last = (real * torch.arange(1, ids.shape[1] + 1, device=ids.device)).argmax(1)
+        last = (real.sum(1) - 1).clamp(min=0)
         logits = self.model.get_output_embeddings()(
             found[torch.arange(len(ids), device=ids.device), last]
         )
@@ -58,31 +59,59 @@ class Encoder(nn.Module):
     """An encoder of texts: the mean of its last layer over tokens that are no padding, then one
     linear layer.
 
-    shape, vocabulary: of the texts.
+    shape, vocabulary: of the texts. pad: see `_padding`.
     """
 
     def __init__(
-        self, embedding: int, shape: tuple[int, ...], vocabulary: int = 0, folder: str = ""
+        self,
+        embedding: int,
+        shape: tuple[int, ...],
+        vocabulary: int = 0,
+        folder: str = "",
+        pad: Any = None,
     ) -> None:
         super().__init__()
         self.model = _pretrained("AutoModel", folder, shape, vocabulary, add_pooling_layer=False)
+        self._pad = _padding(self.model.config, pad, folder)
         self.out = nn.Linear(self.model.config.hidden_size, embedding)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[B, L] -> embeddings [B, E]."""
-        ids, real = _tokens(self.model, x)
+        ids, real = _tokens(x, self._pad)
         mask = None if ids.is_meta else real  # the library looks at the numbers of a mask
         found = self.model(input_ids=ids, attention_mask=mask).last_hidden_state
         weights = real[..., None].to(found.dtype)
         return self.out((found * weights).sum(1) / weights.sum(1).clamp(min=1))
 
 
-def _tokens(model: Any, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return ids as int [B, L], and 1 for each that is no padding. Files of token ids come as
-    float32.
+def _padding(config: Any, pad: Any, folder: str) -> int:
+    """Return the id of padding: the given one, or the configuration's. -1: no text is padded.
+
+    Nothing tells padding from words without it, so that another id would change scores in silence.
+    """
+    named, ids = getattr(config, "pad_token_id", None), range(config.vocab_size)
+    if type(pad) is int and (pad == -1 or pad in ids):
+        return pad
+    if pad is None and type(named) is int and named in ids:
+        return named
+    raise SpecError(
+        f"model.options.pad: wanted the id that pads the texts, from 0 to {ids[-1]}, or -1 if none "
+        f"is padded, got {'none' if pad is None else repr(pad)[:60]}, and config.json of {folder} "
+        f"names {'none' if named is None else repr(named)[:60]}; set it"
+    )
+
+
+def _tokens(x: torch.Tensor, pad: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return ids as int [B, L] with padding last, and 1 for each that is no padding. Files of token
+    ids come as float32.
+
+    Models count positions from the first id, each in its own way. So words come first, whichever
+    side was padded.
     """
     ids = x.long()
-    return ids, (ids != (model.config.pad_token_id or 0)).long()
+    order = (ids == pad).long().argsort(dim=1, stable=True)
+    ids = ids.gather(1, order)
+    return ids, (ids != pad).long()
 
 
 def _pretrained(

@@ -48,10 +48,14 @@ def _printable(name: str) -> str:
     return name
 
 
+_ABSENT: Any = None
+"""The value of a key that is left out; null is refused."""
+
+
 def _flag(value: object) -> float:
     if value not in (0, 1):
         raise ValueError("wanted 0 or 1")
-    return float(value)  # type: ignore[arg-type]  # it equals a number
+    return float(value == 1)
 
 
 _Name = Annotated[
@@ -104,14 +108,14 @@ class ModelHeader(BaseModel, extra="forbid"):
 
     name: _Name
     tensors: Annotated[list[_Tensor], Field(min_length=1), FailFast()]
-    factors: Annotated[list[tuple[_Above0, _Above0]], FailFast()] = Field(default=None)
+    factors: Annotated[list[tuple[_Above0, _Above0]], FailFast()] = Field(default=_ABSENT)
     initial: _Digest
     result: _Digest
-    average: _From0 = Field(default=None)
+    average: _From0 = Field(default=_ABSENT)
     phases: Annotated[list[tuple[_Count, _Count, _Count, _Number]], FailFast()]
-    root: tuple[_Word, _Word, _Word] = Field(default=None)
+    root: tuple[_Word, _Word, _Word] = Field(default=_ABSENT)
     scalars: Literal["float32", "float16", "sign"]
-    size: _Above0 = Field(default=None)
+    size: _Above0 = Field(default=_ABSENT)
 
 
 class SeedHeader(BaseModel, extra="forbid"):

@@ -15,6 +15,8 @@ from raydpzv.errors import InputError
 from raydpzv.experiment.prepare import prepare
 from raydpzv.experiment.rebuild import rebuild
 from raydpzv.keys import Key
+from raydpzv.models.pretrained import Encoder, NextWord
+from tests.helpers.padded_texts import scores_of_each
 
 library = pytest.importorskip(
     "transformers", reason="the extra raydpzv[transformers] is not installed"
@@ -171,3 +173,50 @@ def test_texts_longer_than_the_positions_are_refused(folders, tmp_path):
         InputError, match=r"wanted texts of at most 16 tokens for the model of .*got 24; cut them"
     ):
         raydpzv.run(sst2(tmp_path / "copy"))
+
+
+NARROW = {**SMALL, "max_position_embeddings": 20}
+CONFIGS = {
+    "bert": lambda: library.BertConfig(**NARROW, intermediate_size=64),
+    "roberta": lambda: library.RobertaConfig(**NARROW, intermediate_size=64),
+    "opt": lambda: library.OPTConfig(**NARROW, ffn_dim=64, word_embed_proj_dim=32),
+    "gpt2": lambda: library.GPT2Config(
+        vocab_size=60,
+        n_embd=32,
+        n_layer=2,
+        n_head=2,
+        n_positions=20,
+        bos_token_id=1,
+        eos_token_id=1,
+    ),
+    "llama": lambda: library.LlamaConfig(**NARROW, intermediate_size=64),
+    "qwen3": lambda: library.Qwen3Config(
+        **NARROW, intermediate_size=64, num_key_value_heads=2, head_dim=16
+    ),
+    "gpt_neox": lambda: library.GPTNeoXConfig(**NARROW, intermediate_size=64),
+}
+PAD = 50
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_an_architecture_scores_a_text_alike_wherever_its_padding_is(name, tmp_path):
+    kinds = {"words": (library.AutoModelForCausalLM, NextWord, (2,), {"words": [7, 8]})}
+    if name in ("bert", "roberta"):  # the others are no encoders
+        kinds["encoder"] = (library.AutoModel, Encoder, (3,), {})
+    for kind, (auto, wrapper, outputs, options) in kinds.items():
+        with torch.random.fork_rng():
+            torch.default_generator.manual_seed(5)
+            auto.from_config(CONFIGS[name]()).save_pretrained(tmp_path / kind)
+            model = wrapper(*outputs, (13,), 60, str(tmp_path / kind), **options, pad=PAD).eval()
+        with torch.no_grad():
+            for how, scores, alone in scores_of_each(model, PAD):
+                torch.testing.assert_close(scores, alone, atol=1e-5, rtol=0, msg=how)
+
+
+def test_a_configuration_without_padding_is_refused_with_the_setting(folders, tmp_path):
+    library.GPT2LMHeadModel(CONFIGS["gpt2"]()).save_pretrained(tmp_path / "gpt2")
+    changes = (f"model.folder={tmp_path / 'gpt2'}",)
+    with pytest.raises(InputError, match=r"model.options.pad: wanted .*gpt2 names none; set it"):
+        raydpzv.run(sst2(folders, *changes))
+    given = "model.options={words=[7, 8], pad=1}"
+    assert raydpzv.run(sst2(folders, *changes, given)).summary["status"] == "done"
