@@ -85,10 +85,12 @@ def _facts(name: str, column: pa.Array, written: pa.Array | None) -> ColumnFacts
         numbers = numbers[np.isfinite(numbers)]
         if len(numbers):
             low, high = float(numbers.min()), float(numbers.max())
-    values, rare = None, ()
+    values: tuple[str | int | bool, ...] | None = None
+    rare: tuple[str | int | bool, ...] = ()
     if text or types.is_integer(kind) or types.is_boolean(kind):
         counts = _counts(_as_names(column, written))
-        order = in_order(counts) if all(isinstance(v, str) for v in counts) else sorted(counts)
+        texts = [value for value in counts if isinstance(value, str)]
+        order = in_order(texts) if len(texts) == len(counts) else sorted(counts)
         values = tuple(order) if len(counts) <= MOST_VALUES else None
         rare = tuple(value for value in values or () if counts[value] < RARE)
     unusable = _unusable(column, values, numeric=numeric, text=text)
