@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import socket
 from collections.abc import Mapping
@@ -14,6 +15,8 @@ Selector = Mapping[str, str]
 """Machine labels, and the accepted values in Ray's syntax."""
 OF_ONE = "ray.io/node-id"
 """The label by which Ray identifies each machine."""
+_HEALTH_CHECKS = {"period_ms": 3000, "timeout_ms": 10000, "failure_threshold": 5}
+"""Ray's settings of how it looks after machines, and their defaults."""
 _LISTENS_WITHIN = 2.0
 """Seconds in which a machine of the cluster takes a connection."""
 
@@ -70,6 +73,18 @@ def cluster_machines() -> list[Machine]:
         for node in ray.nodes()
         if node["Alive"]
     ]
+
+
+def noticed_within() -> float:
+    """Return the seconds in which Ray notices that a machine is silent, by its settings.
+
+    A machine whose processes end is noticed earlier: its connections are refused.
+    """
+    period, timeout, failures = (
+        float(os.environ.get(f"RAY_health_check_{name}", default))
+        for name, default in _HEALTH_CHECKS.items()
+    )
+    return failures * max(period, timeout) / 1000
 
 
 def answering() -> set[str]:

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from actors.machines import noticed_within
 from raydpzv.errors import Stalled, TransportError
 
 _LENGTH = struct.Struct("<Q")
@@ -29,6 +30,8 @@ _CREDENTIALS = struct.Struct("iII")
 """Process, user and group of a peer (Linux)."""
 _CHALLENGE = 32
 _PROOF = 32
+_PROBES = 4
+"""Unanswered questions of the system after which a peer's machine is gone."""
 HANDSHAKE_TIMEOUT = 30.0
 """Time limit in seconds for each of the two frames by which a peer proves itself."""
 
@@ -115,6 +118,7 @@ class FrameSocket:
         self._socket, self._timeout = connected, timeout
         if connected.family != socket.AF_UNIX:
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            end_with_machine(connected, noticed_within())
 
     def send(self, *parts: bytes, meanwhile: Callable[[], None] | None = None) -> None:
         """Send one frame. Raises TransportError.
@@ -152,9 +156,10 @@ class FrameSocket:
         try:
             self._socket.settimeout(begins_within)
             got = self._socket.recv_into(head)
-        except TimeoutError:
-            raise Stalled(f"waited {begins_within:g} s for the peer") from None
         except OSError as error:
+            # of the system's own, after which a connection is dead, it has a number
+            if isinstance(error, TimeoutError) and error.errno is None:
+                raise Stalled(f"waited {begins_within:g} s for the peer") from None
             self.close()
             raise TransportError(f"the connection broke: {error}") from None
         if not got:
@@ -214,6 +219,24 @@ class FrameSocket:
                 self.close()
                 raise TransportError(f"a frame was cut off after {place} of {len(data)} bytes")
             place += got
+
+
+def end_with_machine(connected: socket.socket, seconds: float) -> None:
+    """Have a connection break when the peer's machine is silent for so long.
+
+    A machine that loses its power or its cable ends no connection. A shorter silence is none of
+    the connection's.
+    """
+    probe = max(1, round(seconds / (1 + _PROBES)))
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in {
+        "TCP_KEEPIDLE": probe,
+        "TCP_KEEPINTVL": probe,
+        "TCP_KEEPCNT": _PROBES,
+        "TCP_USER_TIMEOUT": round(1000 * seconds),
+    }.items():
+        if option := getattr(socket, name, None):  # not every system has all
+            connected.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 def prove(peer: FrameSocket, secret: bytes, *, listens: bool) -> None:

@@ -1,3 +1,4 @@
+import errno
 import hmac
 import os
 import socket
@@ -292,3 +293,54 @@ def test_actors_on_one_machine_listen_on_that_machine_alone():
     with listener:
         assert listener.family == socket.AF_UNIX or listener.getsockname()[0] == "127.0.0.1"
     assert SECRET.decode() not in repr(address) + str(address)
+
+
+class Silent:
+    """A connection whose peer's machine is gone, as the system reports it."""
+
+    family = socket.AF_INET
+
+    def setsockopt(self, *option):
+        pass
+
+    def settimeout(self, seconds):
+        pass
+
+    def recv_into(self, buffer):
+        raise TimeoutError(errno.ETIMEDOUT, "Connection timed out")
+
+    def close(self):
+        pass
+
+
+def test_a_machine_that_is_gone_broke_the_connection_and_is_no_slow_answer():
+    with pytest.raises(TransportError, match=r"the connection broke: .*timed out"):
+        FrameSocket(Silent(), 5.0).receive(begins_within=300.0)
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="Linux has these settings")
+@pytest.mark.parametrize(
+    ("settings", "seconds"),
+    [
+        ({}, 50),
+        ({"period_ms": "1000", "timeout_ms": "500", "failure_threshold": "4"}, 4),
+        ({"timeout_ms": "20000"}, 100),
+    ],
+)
+def test_a_silent_machine_breaks_connections_when_ray_gives_it_up(settings, seconds, monkeypatch):
+    for name in ("period_ms", "timeout_ms", "failure_threshold"):
+        monkeypatch.delenv(f"RAY_health_check_{name}", raising=False)
+    for name, value in settings.items():
+        monkeypatch.setenv(f"RAY_health_check_{name}", value)
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        socket.create_connection(listener.getsockname()) as connected,
+    ):
+        FrameSocket(connected, 5.0)
+        asked = [
+            connected.getsockopt(socket.IPPROTO_TCP, option)
+            for option in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
+        ]
+        assert connected.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        assert asked[0] + asked[1] * asked[2] == pytest.approx(seconds, abs=1)
+        assert connected.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 1000 * seconds
