@@ -55,7 +55,7 @@ class Checked:
 
     cost: None under the wall clock, and where updates take minutes. updates: planned, None: no
     plan. memory: the most bytes that this process held. foretold: before weights were read, None
-    where there are none to read.
+    where there are none to read. remarks: what to look at in the data's file.
     """
 
     models: dict[str, int]
@@ -64,6 +64,7 @@ class Checked:
     updates: int | None
     memory: int
     foretold: Forecast | None = None
+    remarks: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
@@ -87,7 +88,8 @@ class Checked:
                 found.append(
                     f"{self.updates:,} updates cost about {whole}, plus start and evaluations"
                 )
-        return [*found, f"this process held at most {self.memory / 2**20:,.0f} MiB"]
+        found.append(f"this process held at most {self.memory / 2**20:,.0f} MiB")
+        return [*found, *(f"look at it: {remark}" for remark in self.remarks)]
 
 
 def check(scenario: AnyScenario | str) -> Checked:
@@ -115,6 +117,7 @@ def check(scenario: AnyScenario | str) -> Checked:
         prepared.budget().updates,
         resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         foretold,
+        prepared.remarks,
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import raydpzv
-from raydpzv.errors import InputError, SpecError
+from raydpzv.errors import DataError, InputError, SpecError
 from raydpzv.experiment.finalize import RunOptions
 from raydpzv.experiment.prepare import prepare
 from raydpzv.experiment.runner import run_local
@@ -123,15 +123,17 @@ def test_a_search_starts_no_trial_that_its_limit_forbids_now(table: Path) -> Non
 def test_check_and_audit_look_at_the_table_of_now(table: Path) -> None:
     write_table(table, 400)
     spec = records(*OPEN)
-    foretold = raydpzv.check(spec)
+    assert raydpzv.check(spec).remarks == ()
     folder = table.parent / "run"
     run = raydpzv.run(spec, out=folder)
     write_table(table, 100)
-    assert raydpzv.check(spec) != foretold
     after = raydpzv.run(spec).summary["epsilon"][0]["epsilon"]
     assert after == epsilon(raydpzv.privacy(spec)) != run.summary["epsilon"][0]["epsilon"]
     with pytest.raises(InputError, match="the data"):
         raydpzv.audit(folder)
+    table.write_text(table.read_text().replace(",1\n", ",2\n", 1))
+    with pytest.raises(DataError, match='"2" in row'):
+        raydpzv.check(spec)
 
 
 def test_a_comparison_is_of_one_table(table: Path) -> None:
@@ -150,10 +152,7 @@ def test_a_comparison_is_of_one_table(table: Path) -> None:
 
 def test_a_run_resumes_with_the_data_of_its_start_alone(table: Path) -> None:
     write_table(table, 400)
-    spec, folder = (
-        records(*OPEN),
-        table.parent / "cut",
-    )
+    spec, folder = records(*OPEN), table.parent / "cut"
     run_local(prepare(spec), RunOptions(folder, until=4))
     before, times = table.read_bytes(), table.stat().st_mtime_ns
     table.write_bytes(before.replace(b",1\n", b",0\n", 1))
