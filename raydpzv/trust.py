@@ -75,8 +75,8 @@ def require_trust(folder: Path, plan: str, words: Iterable[str]) -> None:
         more = f" and {len(unknown) - _SHOWN} more" if len(unknown) > _SHOWN else ""
         raise InputError(
             f"{folder}: {plan} names code, {', '.join(map(shown_name, unknown[:_SHOWN]))}{more}, "
-            f"and {_why(folder)}; read it, and give --trust-code (in Python: with "
-            "raydpzv.trust_code():) if that code may run"
+            f"and {_why(folder)}; if that code may run, give --trust-code (in Python: with "
+            "raydpzv.trust_code():)"
         )
     allow_imports()
 

@@ -225,6 +225,7 @@ _ENVIRONMENT = (
     "input_shape",
     "classes",
     "layouts",
+    "whole_models",
     METHOD,
 )
 
