@@ -1,8 +1,8 @@
 """Whether code that a folder names may run: in a folder that this user made on this machine, or by
 a word.
 
-A scenario with a colon is a program. Whoever makes a folder chooses which functions of a project
-are called, and with which options. The plan of a run, a comparison or a search that names code has
+A scenario with a colon is a program: it chooses which functions of a project are called, and with
+which options. The plan of a run, a comparison or a search that names code has
 a mark beside it: a keyed digest of the file. The key lies in the user's home, so nobody else can
 make a mark, and a plan that was changed has none.
 """
@@ -31,7 +31,7 @@ _SHOWN = 3
 
 @contextmanager
 def trust_code(trust: bool = True) -> Iterator[None]:
-    """Inside, folders may name code whoever made them, as with `--trust-code`.
+    """Inside, folders of other users may name code too, as with `--trust-code`.
 
     trust: False leaves things as they are.
     """
