@@ -1,8 +1,8 @@
 """Whether code that a folder names may run: in a folder that this user made on this machine, or by
 a word.
 
-A scenario with a colon is a program. The maker of a folder chooses which functions of a project
-are called, and with which options. The plan of a run, a comparison or a search that names code has
+A scenario with a colon is a program: it chooses which functions of a project are called, and with
+which options. The plan of a run, a comparison or a search that names code has
 a mark beside it: a keyed digest of the file. The key lies in the user's home, so nobody else can
 make a mark, and a plan that was changed has none.
 """
@@ -31,7 +31,7 @@ _SHOWN = 3
 
 @contextmanager
 def trust_code(trust: bool = True) -> Iterator[None]:
-    """Inside, folders of any user may name code, as with `--trust-code`.
+    """Inside, folders of other users may name code too, as with `--trust-code`.
 
     trust: False leaves things as they are.
     """
@@ -75,8 +75,8 @@ def require_trust(folder: Path, plan: str, words: Iterable[str]) -> None:
         more = f" and {len(unknown) - _SHOWN} more" if len(unknown) > _SHOWN else ""
         raise InputError(
             f"{folder}: {plan} names code, {', '.join(map(shown_name, unknown[:_SHOWN]))}{more}, "
-            f"and {_why(folder)}; read it, and give --trust-code (in Python: with "
-            "raydpzv.trust_code():) if that code may run"
+            f"and {_why(folder)}; if that code may run, give --trust-code (in Python: with "
+            "raydpzv.trust_code():)"
         )
     allow_imports()
 

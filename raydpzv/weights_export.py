@@ -5,6 +5,7 @@ peft has them.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,14 @@ import numpy as np
 
 from raydpzv.errors import DataError, InputError, missing
 from raydpzv.experiment.finalize import Run, folder_of
+from raydpzv.experiment.initial_model import MODEL, WHOLE, FirstModel
 from raydpzv.experiment.rebuild import check_possible, from_ledger
 from raydpzv.experiment.resuming import prepared_again
 from raydpzv.files import sha256, write_atomically
+from raydpzv.lazy_import import torch
 from raydpzv.models.flat import FlatModel
 from raydpzv.records.run_folder import RunFolder
+from raydpzv.settings.party_names import client_number
 from raydpzv.version import __version__
 
 FORMATS = ("safetensors", "peft")
@@ -47,6 +51,11 @@ def export(
     if format == "safetensors" and target.suffix != ".safetensors":
         raise InputError(f"--out: wanted a file NAME.safetensors, got {target}")
     folder = RunFolder.open(path, moved)
+    if format == "safetensors" and (name := _on_record(folder, party)):
+        flat = _vector(folder, name, at)
+        tensors = _by_name(folder, name, flat)
+        _write({target: _bytes(tensors, flat)})
+        return {tensor: tuple(value.shape) for tensor, value in tensors.items()}
     prepared = prepared_again(folder)
     check_possible(prepared, folder)
     name = prepared.model_name(party)
@@ -59,6 +68,34 @@ def export(
         config = json.dumps(model.module.adapter_config(), indent=2)  # type: ignore[operator]
         _write({target / _ADAPTER: _bytes(tensors, flat), target / _CONFIG: f"{config}\n".encode()})
     return {tensor: tuple(value.shape) for tensor, value in tensors.items()}
+
+
+def _on_record(folder: RunFolder, party: str | int | None) -> str:
+    """Return the name of a user's model if the record has all of it; "" where its code is needed.
+
+    Neither data nor code are read then.
+    """
+    spec, name = folder.spec(), ""
+    if spec.one_model:
+        name = MODEL if party is None else ""
+    elif party not in (None, "server"):
+        name = f"client {client_number(str(party), spec.party_names, 'party')}"
+    return name if name in (folder.environment().get(WHOLE) or ()) else ""
+
+
+def _by_name(folder: RunFolder, name: str, flat: np.ndarray) -> dict[str, torch.Tensor]:
+    first = FirstModel.recorded(folder.first_models(), folder.environment())
+    if name not in first or flat.size != first[name].size:
+        raise DataError(
+            f"{folder.path}: models.npz and initial.npz do not hold the same models; restore both "
+            "from a copy"
+        )
+    found, place = {}, 0
+    for tensor, shape in first[name].shapes:
+        size = math.prod(shape)
+        found[tensor] = torch.tensor(flat[place : place + size].reshape(shape))
+        place += size
+    return found
 
 
 def _vector(folder: RunFolder, name: str, at: int | None) -> np.ndarray:

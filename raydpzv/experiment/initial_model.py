@@ -47,6 +47,8 @@ _MOST_PARAMETERS = 10**11
 _CHECKED = 8
 """Fewest records on which a user's own model is checked."""
 BASE = "base_sha256"
+WHOLE = "whole_models"
+"""In environment.json: the user's models whose parameters are all that their modules hold."""
 MODEL = "shared"
 """The name of a horizontal run's one model in the ledger, in the rows and in models.npz."""
 RESUMED = "resumed"
@@ -188,10 +190,13 @@ def bottom_network(
 class FirstModel:
     """A user's model before the first update, as a run keeps it: parameters float32 [d], their
     names and shapes.
+
+    whole: whether these are all that its module holds; else it has constants, or tied names.
     """
 
     flat: np.ndarray
     shapes: Shapes
+    whole: bool = False
 
     @classmethod
     def recorded(
@@ -209,7 +214,10 @@ class FirstModel:
                 stacklevel=2,
             )
             return {}
-        found = {name: cls(vectors[name], _read_shapes(layouts, name)) for name in vectors}
+        whole = facts.get(WHOLE) or ()
+        found = {
+            name: cls(vectors[name], _read_shapes(layouts, name), name in whole) for name in vectors
+        }
         if found.keys() != dict(layouts).keys() or any(
             m.flat.size != m.size for m in found.values()
         ):
@@ -245,7 +253,10 @@ def _read_shapes(layouts: Any, name: str) -> Shapes:
 
 def layouts(first: Mapping[str, FirstModel]) -> dict[str, Any]:
     """Return what environment.json says of a user's models."""
-    return {"layouts": {name: model.shapes for name, model in first.items()}} if first else {}
+    if not first:
+        return {}
+    whole = [name for name, model in first.items() if model.whole]
+    return {"layouts": {name: model.shapes for name, model in first.items()}, WHOLE: whole}
 
 
 @dataclass(frozen=True)
@@ -348,7 +359,8 @@ class BottomPlan:
 
 
 def _first(model: FlatModel) -> FirstModel:
-    return FirstModel(as_array(model.flat), model.shapes)
+    whole = list(model.module.state_dict()) == [name for name, _ in model.shapes]
+    return FirstModel(as_array(model.flat), model.shapes, whole)
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from raydpzv.errors import DataError, SpecError, missing
 from raydpzv.models.initial_weights import shapes_alone
 
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
+_OF_FILES = {"local_files_only": True, "trust_remote_code": False}
 
 
 class NextWord(nn.Module):
@@ -132,7 +133,9 @@ def _pretrained(
         raise missing("transformers", "transformers") from None
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
-    config, make = transformers.AutoConfig.from_pretrained(path), getattr(transformers, kind)
+    # a folder may come from anybody: no code of its own, no pickles, no hub
+    config = transformers.AutoConfig.from_pretrained(path, **_OF_FILES)
+    make = getattr(transformers, kind)
     if vocabulary > config.vocab_size:
         raise SpecError(
             f"data.vocabulary, model.options.words: wanted ids below {config.vocab_size}, which "
@@ -146,12 +149,12 @@ def _pretrained(
     # attention in its plain form: the others choose a kernel by the padding of the whole batch
     given |= {"attn_implementation": "eager", "dtype": torch.float32}
     if shapes_alone():
-        return make.from_config(config, **given)
+        return make.from_config(config, trust_remote_code=False, **given)
     if not any(any(path.glob(pattern)) for pattern in _WEIGHTS):
         raise DataError(f"model.folder: {folder} has no weights; wanted {' or '.join(_WEIGHTS)}")
     with torch.device("cpu"), torch.random.fork_rng(devices=[]):
         model, found = make.from_pretrained(
-            path, local_files_only=True, output_loading_info=True, **given
+            path, output_loading_info=True, weights_only=True, **_OF_FILES, **given
         )
     if lacking := sorted(found["missing_keys"]):
         raise DataError(

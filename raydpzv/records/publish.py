@@ -228,6 +228,7 @@ _ENVIRONMENT = (
     "input_shape",
     "classes",
     "layouts",
+    "whole_models",
     METHOD,
 )
 

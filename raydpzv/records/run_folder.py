@@ -71,7 +71,7 @@ class RunFolder:
         """
         try:
             recorded = self.environment().get("scenario_sha256")
-        except DataError:  # the reader of the file says so
+        except DataError:  # what reads the file says so
             return
         if recorded is not None and recorded != tree_sha256(self._tree()):
             raise changed(self.path, SCENARIO)

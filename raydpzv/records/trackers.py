@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from raydpzv.config.toml import as_tree
-from raydpzv.errors import missing
+from raydpzv.errors import InputError, missing
 from raydpzv.records.callbacks import RunStart
 from raydpzv.records.exporters import PictureLog, own_folder
 from raydpzv.records.settings_diff import leaves
@@ -68,6 +68,11 @@ class MlflowLog(TrackerLog):
         )
         self._client = self._tracker.MlflowClient(tracking_uri=where)
         found = self._client.get_experiment_by_name(PROJECT)
+        if found and files and found.artifact_location != files:  # a database may say anything
+            raise InputError(
+                f"{own / self.place}: keeps pictures in {found.artifact_location}, wanted the run's "
+                "own folder; move the database away to start another"
+            )
         experiment = (
             found.experiment_id if found else self._client.create_experiment(PROJECT, files)
         )
