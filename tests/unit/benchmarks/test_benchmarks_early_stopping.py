@@ -19,7 +19,9 @@ def bench(monkeypatch):
 def space(bench, value):
     """Return curves; value: of a trial after so many updates."""
     changes = [f"budget.updates={bench.UPDATES}", f"evaluate.every={bench.EVERY}"]
-    spec = scenarios.load("digits_dpzv", [*changes, "privacy.mode=none", "data.validation_fraction=0.2"])
+    spec = scenarios.load(
+        "digits_dpzv", [*changes, "privacy.mode=none", "data.validation_fraction=0.2"]
+    )
     trials = tuple(Trial(n, 0, (f"seed={n}",), spec) for n in range(bench.TRIALS))
     values = [
         {u: value(n, u) for u in range(bench.EVERY, bench.UPDATES + 1, bench.EVERY)}
