@@ -43,8 +43,7 @@ FEW = ("--set", "budget.updates=2", "--set", "evaluate.every=1", "--quiet", "--r
 SHORTER = {
     "run": FEW,
     "compare": (*FEW, "--seeds", "1", "--jobs", "1"),
-    "search": (*FEW, "--samples", "1", "--jobs", "1"),
-    "tune": (*FEW, "--jobs", "1"),
+    "tune": (*FEW[:-2], "--samples", "1", "--jobs", "1"),
     "audit": ("--canaries", "4", "--quiet"),
 }
 """What is added to a command. The last value of an option counts."""
@@ -64,7 +63,7 @@ FIRST = {
 """Runs that a page supposes: name, scenario and settings."""
 STOPPED = ("docs/pitfalls.md", "docs/run-folder.md")
 """Pages that resume the run."""
-NAMES = {"docs/compare.md": ("my_comparison.toml", "my_grid.toml")}
+NAMES = {"docs/compare.md": ("my_comparison.toml",)}
 """Files of a page's TOML blocks, where no comment names them."""
 REFUSED = {
     "raydpzv run bank.toml": ("README.md", "docs/data.md"),
@@ -151,7 +150,9 @@ def runs_here(page: str, block: Block) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", [p for p in PAGES if any(runs_here(p, b) for b in blocks(p))])
-def test_every_block_of_a_page_runs(page, place, monkeypatch):
+def test_every_block_of_a_page_runs(page, place, monkeypatch, request):
+    if any("raydpzv tune" in block.text for block in blocks(page) if runs_here(page, block)):
+        request.getfixturevalue("ray_session")  # which a search uses
     if not any("savefig" in block.text for block in blocks(page)):
         without_pixels(monkeypatch)
     configuration = [block.text for block in blocks(page) if block.language == "toml"]

@@ -41,7 +41,7 @@ main()
         (("compare", "--help"), EVERYTHING),
         (("resume", "--help"), EVERYTHING),
         (("new", "--help"), EVERYTHING),
-        (("search", "--help"), EVERYTHING),
+        (("tune", "--help"), EVERYTHING),
         (("list",), EVERYTHING),
         (("privacy", "digits_dpzv"), TRAINING),
         (("privacy", "digits_dpzv", "--json"), TRAINING),

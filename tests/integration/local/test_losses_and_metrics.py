@@ -207,14 +207,10 @@ def test_a_search_chooses_by_an_own_measure_of_which_less_is_better(folder):
     (folder / "space.toml").write_text("method.lr.grid = [0.0001, 0.002]\n")
     asked = [
         *PROGRAM,
-        "search",
+        "tune",
         "prices.toml",
         "--space",
         "space.toml",
-        "--jobs",
-        "1",
-        "--runner",
-        "local",
     ]
 
     def found(*words):

@@ -125,9 +125,7 @@ def test_a_comparison_and_a_search_of_own_objects_have_the_same_bits_on_ray(tmp_
     compared = raydpzv.compare(scenario, tmp_path / "compared", seeds=[0], runner="ray", jobs=1)
     made = [row["run"] for row in compared.runs.to_pylist() if not row["control"]]
     assert RunFolder.open(tmp_path / "compared" / "runs" / made[0]).summary()["digest"] == digest
-    found = raydpzv.tune(
-        scenario, {"seed": {"grid": [0]}}, tmp_path / "found", runner="ray", jobs=1
-    )
+    found = raydpzv.tune(scenario, {"seed": {"grid": [0]}}, tmp_path / "found", jobs=1)
     assert found.table["digest"].to_pylist() == [digest]
 
 
@@ -144,7 +142,10 @@ def test_an_object_that_cannot_travel_is_refused_before_anything_is_written(tmp_
         update={"model": unsendable.model.model_copy(update={"kind": "here:bound-1"})}
     )
     foreign._OBJECTS["here:bound-1"] = bound
-    rest = {"compare": (), "tune": ({"seed": {"grid": [0]}},)}[verb]
+    rest, more = {
+        "compare": ((), {"runner": "ray"}),
+        "tune": (({"seed": {"grid": [0]}},), {}),
+    }[verb]
     with pytest.raises(SpecError, match="cannot be sent to another process"):
-        getattr(raydpzv, verb)(monitored, *rest, out=tmp_path / "none", runner="ray")
+        getattr(raydpzv, verb)(monitored, *rest, out=tmp_path / "none", **more)
     assert not (tmp_path / "none").exists()

@@ -23,14 +23,3 @@ def test_every_argument_and_option_has_a_help_of_one_sentence(name):
     assert command.help == COMMANDS[name].__doc__
     # a list of choices may follow a sentence: "May be repeated."
     assert all(text.count(". ") <= 1 for text in helps.values()), helps
-
-
-def test_the_old_spelling_of_a_search_works_with_a_note(capsys):
-    with pytest.raises(SystemExit) as ended:
-        app(["tune", "digits_dpzv", "--space", "nowhere.toml"])
-    assert ended.value.code == 2
-    note, error = capsys.readouterr().err.splitlines()
-    assert (
-        note == "raydpzv: note: `tune SCENARIO --space FILE` is `search SCENARIO --space FILE` now"
-    )
-    assert "cannot read the space file" in error
