@@ -23,7 +23,10 @@ _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 have click's.
 """
 
-_GONE = {"submit": "use `ray job submit`, see docs/cluster.md"}
+_GONE = {
+    "fetch": "`raydpzv report URI` and `raydpzv resume URI` download a storage to runs/",
+    "submit": "use `ray job submit`, see docs/cluster.md",
+}
 """Commands of before, and what to use instead."""
 
 
@@ -106,7 +109,6 @@ COMMANDS: dict[str, type[options.Options]] = {
     "privacy": options.PrivacyCommand,
     "check": options.CheckCommand,
     "resume": options.ResumeCommand,
-    "fetch": options.FetchCommand,
     "replay": options.ReplayCommand,
     "step": options.StepCommand,
     "export": options.ExportCommand,

@@ -102,7 +102,7 @@ class ResumeCommand(FullOutput):
     """
 
     run: Annotated[str, Argument()]
-    """Folder or storage URI of an interrupted run, comparison or search."""
+    """Folder of an interrupted run, comparison or search, or the URI of a run's copy."""
     out: Path | None = None
     """With a URI: folder on this machine to download to [default: runs/NAME]."""
     runner: str | None = None
@@ -231,7 +231,6 @@ class SearchCommand(SearchOptions, Execution):
     """auto or ray (side by side on Ray Tune), or local (one by one, without Ray)."""
     out: Path | None = None
     """Folder of the trials to write or to resume [default: runs/tune-...]"""
-    storage: Storage = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -253,16 +252,6 @@ class CheckCommand(SettingChanges):
     forecast: bool = False
     """Estimate memory, bytes and time alone, and read no weights."""
     as_json: Json = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class FetchCommand(Options):
-    """Download the folder of a storage, to report, replay or publish it; also during the run."""
-
-    uri: Annotated[str, Argument()]
-    """URI of a storage."""
-    folder: Annotated[Path, Argument()]
-    """Folder to write: a new or an empty one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -372,8 +361,8 @@ class AuditCommand(Output):
 class ReportCommand(Options):
     """Write an HTML page and PNG plots of runs, or of a comparison that may still be running."""
 
-    runs: Annotated[list[Path], Argument()]
-    """Run folders."""
+    runs: Annotated[list[str], Argument()]
+    """Run folders, or URIs of copies, which are downloaded to runs/NAME."""
     moved: Moved = None
     out: Path | None = None
     """Folder for report.html and plots/: of one run its own by default; several runs need one."""

@@ -75,7 +75,7 @@ Log = Annotated[
 Storage = Annotated[
     str | None,
     typer.Option(
-        help="URI (s3://, gs://, hdfs://, abfs://, file://) to upload the folder to, so that any machine can resume it "
+        help="URI (s3://, gs://, hdfs://, abfs://, file://) to copy the folder to, so that any machine can resume it "
         "(docs/cluster.md)."
     ),
 ]

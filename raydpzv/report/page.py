@@ -45,7 +45,6 @@ from raydpzv.report import (
 from raydpzv.report.plots import ReportFigure
 from raydpzv.report.run_tables import RunView
 from raydpzv.report.table import grid
-from raydpzv.storage.download import check_not_midway
 
 DRAWINGS: tuple[Callable[[Sequence[RunView]], ReportFigure | None], ...] = (
     run_plots.accuracy_over_updates,
@@ -189,11 +188,8 @@ def read_runs(
     """Read run folders and label them so that they can be told apart; operator: all of private ones
     too.
 
-    Raises DataError; InputError if all is asked for of what was published, or for what was fetched
-    in mid-run.
+    Raises DataError; InputError if all is asked for of what was published.
     """
-    for run in runs:
-        check_not_midway(run)
     room = page_steps.ROOM // max(len(runs), 1)
     found = [_read(RunFolder.open(run, moved), room, operator=operator) for run in runs]
     names = labels([run.view.summary for run in found], [run.settings for run in found])

@@ -26,7 +26,7 @@ from raydpzv.config import catalog
 from raydpzv.config.scenario import AnyScenario
 from raydpzv.config.toml import as_toml
 from raydpzv.errors import SpecError, suggest
-from raydpzv.experiment.prepare import planned_privacy, prepare
+from raydpzv.experiment.prepare import prepare
 from raydpzv.files import SEARCH, is_search, write_atomically
 from raydpzv.interrupts import interruptible
 from raydpzv.notebook import CellLine, table_html
@@ -61,8 +61,6 @@ from raydpzv.search.trial_results import (
     trial_columns,
 )
 from raydpzv.sim.interfaces import Status
-from raydpzv.storage.download import link
-from raydpzv.storage.uploader import FolderUploader
 
 LEARNED_DRAWS = 30
 """Trials of a search that learns where no number is given: the first ten are random."""
@@ -229,17 +227,11 @@ def planned(
 
 
 def carry_out(
-    plan: SearchPlan,
-    folder: Path,
-    pool: PoolOptions,
-    view: SearchView,
-    command: str,
-    storage: FolderUploader | None = None,
+    plan: SearchPlan, folder: Path, pool: PoolOptions, view: SearchView, command: str
 ) -> Search:
     """Run the remaining trials of a search; write its tables, picture and best scenario.
 
-    command: the command's words; storage: uploads the folder there. Raises InputError before
-    anything is written.
+    command: the command's words. Raises InputError before anything is written.
     """
     reasons = dict[int, str]()
     todo = list(plan.started())
@@ -255,12 +247,11 @@ def carry_out(
             pool, plan, todo
         ) as make,
         search_begun(folder, plan),
-        _brought(storage, folder, plan, stop),
         view.progress(plan, len(todo), reasons) as watch,
     ):
         while True:
             if plan.population:
-                _legs_made(plan, folder, make, watch, stop, storage)
+                _legs_made(plan, folder, make, watch, stop)
             elif plan.promotes:
                 _promotions_made(plan, folder, make, watch, stop)
             else:
@@ -275,8 +266,6 @@ def carry_out(
             todo = [trial for trial in grown.trials[len(plan.trials) :] if not trial.skipped]
             plan = grown
             keep_plan(folder, plan)
-            if storage:
-                storage.declare(fresh_noise=_draws_fresh_noise(plan))
             watch.grew(plan)
         _write(plan, results, folder, command, whole=not stopped)
     return Search(plan, results, folder, stopped)
@@ -291,29 +280,6 @@ def check_runner(plan: SearchPlan, pool: PoolOptions) -> None:
         )
     if pool.runner == "local" and plan.scheduler == "asha" and not plan.promotes:
         raise SpecError(f"--runner local: has no Ray; {rule(plan)}; use ray")
-
-
-@contextmanager
-def _brought(
-    storage: FolderUploader | None, folder: Path, plan: SearchPlan, stop: threading.Event
-) -> Iterator[None]:
-    """Upload the folder to the storage while the block runs; where that fails for good, trials are
-    stopped.
-    """
-    if storage is None:
-        yield
-        return
-    link(folder, storage)
-    with storage.uploads(folder, fresh_noise=_draws_fresh_noise(plan), failed=stop.set):
-        yield
-
-
-def _draws_fresh_noise(plan: SearchPlan) -> bool:
-    """Return whether a trial chosen so far draws noise of the system, which a second run would draw
-    anew.
-    """
-    settings = (planned_privacy(trial.spec) for trial in plan.started())
-    return any(setting is not None and setting.noise == "system" for setting in settings)
 
 
 def _points(
@@ -344,20 +310,13 @@ def _points(
 
 
 def _legs_made(
-    plan: SearchPlan,
-    folder: Path,
-    make: Make,
-    watch: SearchWatch,
-    stop: threading.Event,
-    storage: FolderUploader | None,
+    plan: SearchPlan, folder: Path, make: Make, watch: SearchWatch, stop: threading.Event
 ) -> None:
     """Run a population leg by leg; after each, the worst trials continue from the best.
 
     It ends early where a trial has broken off: its leg is to be made first.
     """
-    turning = storage.paused if storage else nullcontext
-    with turning():
-        apply_turns(folder, plan)
+    apply_turns(folder, plan)
     for until in legs(plan):
         if todo := to_go(folder, plan, until):
             watch.leg(until, todo)
@@ -365,8 +324,7 @@ def _legs_made(
         if until is None or stop.is_set() or to_go(folder, plan, until):
             return
         known = {turn.updates for turn in turns(folder)}
-        with turning():
-            turn = take_turn(folder, plan, until)
+        turn = take_turn(folder, plan, until)
         if until not in known:
             watch.turned(turn)
 

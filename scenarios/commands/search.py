@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.text import Text
@@ -24,23 +23,16 @@ from raydpzv.search.search_folder import SEARCH
 from raydpzv.search.search_plan import SearchPlan, read_search
 from raydpzv.search.space import read_space
 from raydpzv.search.trial_results import FAILED
-from raydpzv.storage import download
-from raydpzv.storage.download import link_of, stored_kind
-from raydpzv.storage.lease import Waits
-from raydpzv.storage.uploader import FolderUploader
 from scenarios import screen
 from scenarios.command_options import Execution, SearchCommand
 from scenarios.exit_codes import leave
 from scenarios.options import chosen_runner, output_folder
 from scenarios.progress import foreground
 from scenarios.search_progress import SearchProgress, show_search
-from scenarios.storage_options import copy_folder, waits
 
 
 def search_command(options: SearchCommand) -> None:
-    """Search a space of settings of a scenario, or resume the search in `out` or `storage`; see
-    `carry_out`.
-    """
+    """Search a space of settings of a scenario, or resume the search in `out`; see `carry_out`."""
     scenario = options.scenario
     say = screen.console(stderr=True, quiet=options.quiet).print
     changes, was_wall = virtual_clock(scenario, options.set_ or [])
@@ -63,63 +55,21 @@ def search_command(options: SearchCommand) -> None:
         )
     words = [scenario, "--space", str(options.space), *options.words()]
     asked = shlex.join([*words, *(word for change in changes for word in ("--set", change))])
-    with _stored(options.storage, options.out, waits(quiet=options.quiet)) as (out, mirror):
-        plan = resumed_plan(plan, out)
-        folder = output_folder(out, f"tune-{plan.name}")
-        carry_out(plan, folder, options, f"raydpzv search {asked}", mirror)
+    plan = resumed_plan(plan, options.out)
+    folder = output_folder(options.out, f"tune-{plan.name}")
+    carry_out(plan, folder, options, f"raydpzv search {asked}")
 
 
-@contextmanager
-def _stored(
-    storage: str | None, out: Path | None, waiting: Waits
-) -> Iterator[tuple[Path | None, FolderUploader | None]]:
-    """Hold a storage while the block runs, if there is to be one; yield the folder, with what the
-    storage has.
-    """
-    if storage is None:
-        if out is not None and (found := link_of(out)):
-            storage = found.uri
-        else:
-            yield out, None
-            return
-    if stored_kind(storage):
-        with _continued(storage, out or copy_folder(storage), waiting) as (folder, mirror):
-            yield folder, mirror
-        return
-    with download.created(storage, "search", waits=waiting) as mirror:
-        yield out, mirror
+def resume_search(folder: Path, moved: Sequence[str], how: Execution) -> None:
+    """Resume a search that was stopped or killed; moved: where its data are now."""
+    carry_out(read_search(folder / SEARCH, moved), folder, how, f"raydpzv resume {folder}")
 
 
-@contextmanager
-def _continued(uri: str, folder: Path, waiting: Waits) -> Iterator[tuple[Path, FolderUploader]]:
-    with download.resumed(uri, folder, waits=waiting) as mirror:
-        yield folder, mirror
-
-
-def resume_search(
-    folder: Path, moved: Sequence[str], how: Execution, uri: str | None = None
-) -> None:
-    """Resume a search that was stopped or killed; moved: where its data are now; uri: of its
-    storage.
-    """
-    if uri is None:
-        carry_out(read_search(folder / SEARCH, moved), folder, how, f"raydpzv resume {folder}")
-        return
-    with _continued(uri, folder, waits(quiet=how.quiet)) as (_, mirror):
-        carry_out(read_search(folder / SEARCH, moved), folder, how, f"raydpzv resume {uri}", mirror)
-
-
-def carry_out(
-    plan: SearchPlan,
-    folder: Path,
-    how: Execution,
-    command: str,
-    storage: FolderUploader | None = None,
-) -> None:
+def carry_out(plan: SearchPlan, folder: Path, how: Execution, command: str) -> None:
     """Run the remaining trials of a search, and print its result.
 
-    command: the command's words; storage: uploads the folder there. Leaves with 130 if the user
-    stopped it; raises RunError if a trial failed or none came to its end.
+    command: the command's words. Leaves with 130 if the user stopped it; raises RunError if a trial
+    failed or none came to its end.
     """
     runner = chosen_runner(how.runner, "auto")
     pool = PoolOptions("ray" if runner == "auto" else runner, how.jobs, how.address, how.verbose)
@@ -133,7 +83,7 @@ def carry_out(
             plan, left, console, reasons, folder, quiet=how.quiet
         ),
     )
-    made = run_search.carry_out(plan, folder, pool, view, command, storage)
+    made = run_search.carry_out(plan, folder, pool, view, command)
     show_search(made.plan, made.results, folder, stopped=made.stopped, as_json=how.as_json)
     rows = made.results.rows
     failed = [f"trial {row['trial']}: {row['reason']}" for row in rows if row["status"] == FAILED]
