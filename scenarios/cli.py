@@ -24,6 +24,7 @@ have click's.
 """
 
 _GONE = {
+    "fetch": "`raydpzv report URI` and `raydpzv resume URI` download a storage to runs/",
     "search": "use `raydpzv tune SCENARIO --space FILE`",
     "submit": "use `ray job submit`, see docs/cluster.md",
 }
@@ -105,7 +106,6 @@ COMMANDS: dict[str, type[options.Options]] = {
     "privacy": options.PrivacyCommand,
     "check": options.CheckCommand,
     "resume": options.ResumeCommand,
-    "fetch": options.FetchCommand,
     "replay": options.ReplayCommand,
     "step": options.StepCommand,
     "export": options.ExportCommand,

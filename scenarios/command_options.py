@@ -118,7 +118,7 @@ class ResumeCommand(FullOutput, OtherFolders):
     """
 
     run: Annotated[str, Argument()]
-    """Folder or storage URI of an interrupted run, comparison or search."""
+    """Folder of an interrupted run, comparison or search, or the URI of a run's copy."""
     out: Path | None = None
     """With a URI: folder on this machine to download to [default: runs/NAME]."""
     runner: str | None = None
@@ -267,16 +267,6 @@ class CheckCommand(SettingChanges, OtherFolders):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FetchCommand(Options):
-    """Download the folder of a storage, to report, replay or publish it; also during the run."""
-
-    uri: Annotated[str, Argument()]
-    """URI of a storage."""
-    folder: Annotated[Path, Argument()]
-    """Folder to write: a new or an empty one."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class ReplayCommand(OtherFolders):
     """Rebuild the models of a run folder or a seed file; check every bit. Of a folder also at any
     update.
@@ -383,8 +373,8 @@ class AuditCommand(Output, OtherFolders):
 class ReportCommand(Options):
     """Write an HTML page and PNG plots of runs, or of a comparison that may still be running."""
 
-    runs: Annotated[list[Path], Argument()]
-    """Run folders."""
+    runs: Annotated[list[str], Argument()]
+    """Run folders, or URIs of copies, which are downloaded to runs/NAME."""
     moved: Moved = None
     out: Path | None = None
     """Folder for report.html and plots/: of one run its own by default; several runs need one."""

@@ -78,7 +78,7 @@ Storage = Annotated[
     str | None,
     typer.Option(
         help=(
-            "URI (s3://, gs://, hdfs://, abfs://, file://) to upload the folder to, so that any "
+            "URI (s3://, gs://, hdfs://, abfs://, file://) to copy the folder to, so that any "
             "machine can resume it (docs/cluster.md)."
         )
     ),

@@ -19,7 +19,6 @@ from raydpzv.privacy.mechanisms import Address
 from raydpzv.records.run_folder import RunFolder, unended
 from raydpzv.records.store import Rows
 from raydpzv.report import text
-from raydpzv.storage.download import check_not_midway
 
 
 @dataclass(frozen=True)
@@ -79,7 +78,6 @@ def recorded_run(path: Path, moved: Sequence[str] = ()) -> RecordedRun:
             f"{path}: {spec.method.name} is a horizontal method, whose claims no audit here can "
             "falsify; an audit wants a vertical run with privacy.mode set"
         )
-    check_not_midway(path)
     if folder.completed_by() is None:
         again = f"continue it first: {command('resume', path)}"
         why = again if folder.has_summary() else unended(path)

@@ -41,8 +41,9 @@ from raydpzv.records.summary_fields import beside
 from raydpzv.segments.started_segments import has_restarted
 from raydpzv.settings.party_names import named
 from raydpzv.sim.interfaces import USER, Evaluated, Status, unheard
-from raydpzv.storage.download import link
-from raydpzv.storage.uploader import FolderUploader
+from raydpzv.storage.filesystem import StorageFolder
+from raydpzv.storage.link import require_resumable
+from raydpzv.storage.run_copy import copied
 from raydpzv.zo.kernels import FirstCalls, first_calls
 
 _TERMS = ("epsilon", "delta", "adversary", "relation", "mechanism", "accountant", "holds", "note")
@@ -193,7 +194,8 @@ class RunOptions:
     process under the virtual clock is stopped, as by the user, to resume from there.
     keep_evaluated: write a checkpoint at each evaluation under the virtual clock, before
     `evaluated` is called.
-    storage: uploads the folder as it grows; it sets `stop` once uploads have failed for good.
+    storage: an unused one, to which a new run folder is copied. A folder that continues knows its
+    own.
     """
 
     out: Path | RunWriter | None = None
@@ -207,7 +209,7 @@ class RunOptions:
     callbacks: Sequence[Callback] = ()
     until: int | None = None
     keep_evaluated: bool = False
-    storage: FolderUploader | None = None
+    storage: StorageFolder | None = None
 
     def controls(self, *, keeps: bool) -> RunControls:
         """Return how a run in this process is steered; keeps: whether it takes checkpoints."""
@@ -250,7 +252,7 @@ def run_folder(
     with folder or nullcontext():
         if folder and folder is out:
             folder.begin_leg()
-        with _uploaded(options, experiment, folder), options.watch.told(start):
+        with _copied(options.storage, experiment, folder), options.watch.told(start):
             yield folder
 
 
@@ -268,24 +270,26 @@ def keep_first_models(experiment: Prepared, folder: RunFolder) -> None:
 
 
 @contextmanager
-def _uploaded(
-    options: RunOptions, experiment: Prepared, folder: RunWriter | None
+def _copied(
+    place: StorageFolder | None, experiment: Prepared, folder: RunWriter | None
 ) -> Iterator[None]:
-    """Upload the folder while the block runs, if there is a storage."""
-    if options.storage is None or folder is None:
+    """Copy the folder to its storage while the block runs, if there is one."""
+    if folder is not None and (found := require_resumable(folder.path)):
+        place, _ = found
+    if place is None or folder is None:
         yield
         return
-    link(folder.path, options.storage)
     fresh = fresh_noise(experiment)
     if fresh:
         warnings.warn(
-            f"{options.storage.uri}: this run's noise is the system's, so no other machine can "
-            "continue it if this one is lost with the run's folder: releases would be drawn twice; "
-            "keep --out on a disk that lasts",
+            f"{place.uri}: this run's noise is the system's, so no other machine can continue it "
+            "if this one is lost with the run's folder: releases would be drawn twice; keep --out "
+            "on a disk that lasts",
             RuntimeWarning,
             stacklevel=2,
         )
-    with options.storage.uploads(folder.path, fresh_noise=fresh, failed=options.stop.set):
+    with copied(folder.path, place, fresh_noise=fresh) as copy:
+        folder.checkpointed = copy.checkpointed
         yield
 
 
@@ -409,7 +413,7 @@ class RunFinalizer:
     def __init__(self, experiment: Prepared, writer: RowWriter, options: RunOptions) -> None:
         self._experiment, self._writer = experiment, writer
         self._scenario = options.scenario or experiment.spec.name
-        self._watch, self._storage = options.watch, options.storage
+        self._watch = options.watch
         self._started, self._kernels = time.monotonic(), first_calls()
 
     def done(
@@ -438,9 +442,6 @@ class RunFinalizer:
                 )
             write_models(folder.path, models)
         stopped = reason == USER
-        if self._storage:
-            with self._failing(status, spent, facts):
-                facts = {**facts, "storage": self._storage.flush()}
         outcome = Outcome("stopped" if stopped else "done", reason)
         run = self._summary(outcome, status, spent, models, facts)
         if folder and not stopped:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from raydpzv.errors import DataError, InputError, NotRecomputable, ReplayMismatch, command
+from raydpzv.errors import DataError, InputError, NotRecomputable, ReplayMismatch
 from raydpzv.experiment.finalize import RowWriter, fresh_noise, keep_first_models
 from raydpzv.experiment.initial_model import BASE, RESUMED
 from raydpzv.experiment.prepare import Prepared
@@ -37,10 +37,7 @@ from raydpzv.records.secrets_file import read_coins, read_key
 from raydpzv.records.summary_fields import shown
 from raydpzv.registry import PREPARERS, RESTARTERS
 from raydpzv.segments.started_segments import note_fall_back, note_segment, segments_started
-from raydpzv.storage import download
-from raydpzv.storage.download import link_of, stored
-from raydpzv.storage.lease import Waits
-from raydpzv.storage.uploader import FolderUploader
+from raydpzv.storage.download import copy_rest
 
 if TYPE_CHECKING:
     from raydpzv.experiment.horizontal import PreparedHorizontal
@@ -59,45 +56,8 @@ def continued(path: Path, moved: Sequence[str] = ()) -> Continued:
     moved: where its data are now, see `RunFolder.open`. Raises InputError if the run is complete or
     cannot be continued, DataError if its folder is damaged.
     """
-    if found := link_of(path):
-        raise InputError(
-            f"{path}: is this machine's copy of {found.uri}, which another machine may have "
-            f"continued; continue with: {command('resume', path)}"
-        )
+    copy_rest(path)
     return resuming(path, moved)
-
-
-@contextmanager
-def continued_at(
-    uri: str, path: Path, moved: Sequence[str] = (), waits: Waits = lambda sentence: None
-) -> Iterator[tuple[Continued, FolderUploader]]:
-    """Yield the same of a run in a storage, downloaded to a folder, and its uploader; held while
-    the block runs.
-
-    waits: called with another process whose lease has to run out first. Raises as `continued` and
-    `raydpzv.storage.download.resumed` do.
-    """
-    with download.resumed(uri, path, waits=waits) as uploader:
-        if not uploader.up_to_date and RunFolder.open(path).completed_by():
-            _upload_rest(uploader, path)
-        found = resuming(path, moved)
-        try:
-            yield found, uploader
-        finally:
-            found[1].__exit__()
-
-
-def upload_rest(uri: str, path: Path, waits: Waits = lambda sentence: None) -> None:
-    """Upload what a storage lacks of a run that ended here; waits: see `continued_at`."""
-    found = stored(uri)
-    if found is None or not found.over:
-        with download.resumed(uri, path, waits=waits) as uploader:
-            _upload_rest(uploader, path)
-
-
-def _upload_rest(uploader: FolderUploader, path: Path) -> None:
-    with uploader.uploads(path, fresh_noise=False):
-        pass  # the end of the block uploads all of it, and that it is over
 
 
 def go_back(prepared: Prepared, writer: RowWriter, fault: Mapping[str, Any]) -> Prepared:
@@ -144,7 +104,7 @@ def fall_back(
 
 
 def resuming(path: Path, moved: Sequence[str] = ()) -> Continued:
-    """Return what continues a run, also one that a storage has.
+    """Return what continues a run, whatever storage it is a copy of.
 
     It resumes from its last checkpoint, without one from its start, to the same bits. Releases on
     record are given out again, then the run draws fresh noise. What only the ledger knows of, since
@@ -206,10 +166,7 @@ def restarted_horizontal(prepared: PreparedHorizontal, folder: RunFolder) -> Pre
     """
     if prepared.setting:  # the one before the last knows of fewer releases than were made
         folder.checkpoint(only_last=True)
-        # a copy from a storage may hold rows of later rounds, which were read last; these rounds
-        # are made again to the same bits, since a storage is not resumed from where noise of the
-        # system may have followed
-        if not (prepared.releases_again or prepared.asynchronous or link_of(folder.path)):
+        if not (prepared.releases_again or prepared.asynchronous):
             _require_newest(folder)
     recorded = _checked_updates(prepared, folder)
     if (

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 from raydpzv.config.catalog import scenario_of
+from raydpzv.config.paths import locations
 from raydpzv.config.scenario import AnyScenario
+from raydpzv.config.toml import as_tree
 from raydpzv.errors import InputError, ReplayMismatch, SpecError
 from raydpzv.experiment.finalize import (
     RowWriter,
@@ -22,15 +23,18 @@ from raydpzv.experiment.finalize import (
 )
 from raydpzv.experiment.local_session import LocalSession, frozen_heap, one_thread, open_ledger
 from raydpzv.experiment.prepare import Prepared, prepare
-from raydpzv.experiment.resuming import continued, fall_back
+from raydpzv.experiment.resuming import continued, drop_left_over, fall_back
+from raydpzv.files import is_written
 from raydpzv.interrupts import interruptible
 from raydpzv.notebook import PACE, CellLine
 from raydpzv.records.callbacks import Callback, StatusCallback
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.run_writer import RunWriter
+from raydpzv.records.settings_diff import require_settings
 from raydpzv.registry import RUNNERS
 from raydpzv.sim.interfaces import Status
-from raydpzv.storage.download import check_apart, created
+from raydpzv.storage.download import copy_rest, find_copy, local_copy, unused_storage
+from raydpzv.storage.filesystem import is_uri
 
 
 def run(
@@ -44,17 +48,18 @@ def run(
     stop: threading.Event | None = None,
     address: str | None = None,
     verbose: bool = False,
-    storage: str | None = None,
+    storage_path: str | Path | None = None,
+    name: str | None = None,
 ) -> Run:
     """Run a scenario and return its summary, rows and models.
 
     spec: a scenario, or the name of one. out: a run folder to write, which must not hold a run yet;
-    None writes
-    nothing. runner: "local" (this process) or "ray" (server and clients are actors; joins the
-    surrounding cluster or starts a local one). callbacks: called while the run is at work
-    (docs/watching.md). storage: the URI of a folder on a file system of pyarrow's, to which `out`
-    is uploaded as it grows (docs/cluster.md). The others as in `RunOptions`. Raises InputError
-    before anything is written, RunError after.
+    None writes nothing. runner: "local" (this process) or "ray" (server and clients are actors;
+    joins the surrounding cluster or starts a local one). callbacks: called while the run is at work
+    (docs/watching.md). storage_path and name: as in Ray Train and Tune, a folder or a URI that
+    pyarrow opens, and the run's name there. A run is found again by both: it starts, resumes, or is
+    returned if it is complete. The folder that is copied to a URI is `out`, by default runs/NAME.
+    The others as in `RunOptions`. Raises InputError before anything is written, RunError after.
     """
     for given in callbacks:
         if not isinstance(given, Callback):
@@ -62,13 +67,6 @@ def run(
                 f"callbacks: wanted objects of raydpzv.Callback, got {given!r}; derive a class "
                 "from it"
             )
-    start = RUNNERS[runner]
-    if storage is not None and out is None:
-        raise InputError(
-            "storage: goes with out, the folder on this machine that is uploaded there; give both"
-        )
-    if storage is not None and out is not None:
-        check_apart(Path(out), storage)
     options = RunOptions(
         Path(out) if out is not None else None,
         scenario,
@@ -78,19 +76,83 @@ def run(
         verbose,
         callbacks=callbacks,
     )
-    asked = scenario_of(spec)
+    asked, own_stop = scenario_of(spec), stop is None
+    if storage_path is None and name is None:
+        return start(asked, runner, options, own_stop=own_stop)
+    uri, folder = _stored(storage_path, name, out)
+    if not is_found(folder, uri):
+        return start(asked, runner, replace(options, out=folder), uri, own_stop=own_stop)
+    moved = locations(as_tree(asked))
+    if run := found_run(asked, folder, moved):
+        return run
+    return _resume(folder, runner, options, moved, own_stop=own_stop)
+
+
+def start(
+    asked: AnyScenario,
+    runner: str,
+    options: RunOptions,
+    storage: str | None = None,
+    *,
+    own_stop: bool = False,
+) -> Run:
+    """Start a new run. storage: a URI to copy its folder to; own_stop: see `_watched`."""
+    make = RUNNERS[runner]
     if runner == "local" and asked.resources.lane == "socket":
         raise SpecError(
             'resources.lane: wanted "auto" or "ray" with the local runner, which has no actors, '
             'got "socket"'
         )
-    prepared = prepare(asked)
+    if storage is not None:
+        if not isinstance(options.out, Path):
+            raise InputError("storage: wanted out, the folder that is copied there; give both")
+        options = replace(options, storage=unused_storage(storage, options.out))
+    return _watched(make, prepare(asked), options, own_stop=own_stop)
 
-    def waits(what: str) -> None:
-        options.watch.status(Status(stage=what))
 
-    with created(storage, "run", waits=waits) if storage is not None else nullcontext() as uploader:
-        return _watched(start, prepared, replace(options, storage=uploader), own_stop=stop is None)
+def is_found(folder: Path, storage: str | None) -> bool:
+    """Return whether a run is in this folder or in a storage, from which it is downloaded there."""
+    return find_copy(storage, folder) if storage is not None else RunFolder.begun(folder)
+
+
+def found_run(asked: AnyScenario, folder: Path, moved: Sequence[str]) -> Run | None:
+    """Return the complete run of a folder; None if it is to resume.
+
+    moved: where its data are now, see `RunFolder.open`. Raises InputError for a run with other
+    settings than those asked for.
+    """
+    found = RunFolder.open(folder, moved)
+    # how many "all" are is for the data to say
+    whole = getattr(asked.method, "batch", None) == "all"
+    require_settings(found, prepare(asked).spec if whole else asked)
+    if found.completed_by() is None:
+        return None
+    copy_rest(folder)
+    if is_written(folder) is False:
+        drop_left_over(found)
+    return Run(found.summary(), found.rows(), found.models(), folder)
+
+
+def _stored(
+    storage_path: str | Path | None, name: str | None, out: str | Path | None
+) -> tuple[str | None, Path]:
+    """Return the URI that these words name (None: a folder of this machine), and the run's folder
+    here.
+    """
+    plain = name is not None and name not in ("", ".", "..") and name == Path(name).name
+    if storage_path is None or name is None or not plain:
+        raise InputError(
+            "storage_path, name: wanted a folder or URI and the run's name there, without /, got "
+            f"{storage_path!r} and {name!r}; give both, or out alone"
+        )
+    if is_uri(str(storage_path)):
+        return f"{str(storage_path).rstrip('/')}/{name}", Path(out or Path("runs") / name)
+    if out is not None:
+        raise InputError(
+            f"out: wanted none, since storage_path is a folder and the run is in "
+            f"{Path(storage_path) / name}; leave one of them out"
+        )
+    return None, Path(storage_path) / name
 
 
 def resume(
@@ -100,17 +162,30 @@ def resume(
     `raydpzv resume` does.
 
     Hand over the same model, data and method first, if they are your own: make the scenario again.
-    runner: left out, "local", under the wall clock the run's first one. Raises InputError and
-    DataError.
+    path: the run's folder, or the URI of a copy, which is downloaded to runs/NAME. runner: left
+    out, "local", under the wall clock the run's first one. Raises InputError and DataError.
     """
     if not isinstance(path, str | Path):
         raise InputError(
             f"path: wanted the folder of a run, got {type(path).__name__}; give what `out` was"
         )
+    folder = local_copy(str(path)) if is_uri(str(path)) else Path(path)
+    return _resume(folder, runner, RunOptions(callbacks=callbacks), own_stop=True)
+
+
+def _resume(
+    folder: Path,
+    runner: str | None,
+    options: RunOptions,
+    moved: Sequence[str] = (),
+    *,
+    own_stop: bool,
+) -> Run:
     asked = RUNNERS[runner] if runner else None
-    prepared, folder, name = continued(Path(path))
-    start = asked or RUNNERS[usual_runner(prepared.spec, folder)]
-    return _watched(start, prepared, RunOptions(folder, name, callbacks=callbacks), own_stop=True)
+    prepared, opened, name = continued(folder, moved)
+    make = asked or RUNNERS[usual_runner(prepared.spec, opened)]
+    options = replace(options, out=opened, scenario=name)
+    return _watched(make, prepared, options, own_stop=own_stop)
 
 
 def usual_runner(spec: AnyScenario, folder: RunFolder) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -60,6 +60,8 @@ class RunWriter(RunFolder):
         """The ledger as it was read for resuming: a writer in this process need not read it
         again.
         """
+        self.checkpointed: Callable[[], None] = lambda: None
+        """Called when a checkpoint is written, before anything else is."""
         self._lock = FileLock(path / LOCK)
 
     def __enter__(self) -> RunWriter:
@@ -170,7 +172,8 @@ class RunWriter(RunFolder):
                 self.path / CHECKPOINT, checkpoint, self._rows.extents, log, self.identity
             )
             self._rows.log.checkpointed()
-            return size
+        self.checkpointed()
+        return size
 
     def hold(self, rows: Rows) -> None:
         """Add rows that a checkpoint follows, see `FolderRows.hold`. Raises RunError if they cannot

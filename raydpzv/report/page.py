@@ -43,7 +43,6 @@ from raydpzv.report import (
 from raydpzv.report.plots import ReportFigure
 from raydpzv.report.run_tables import RunView
 from raydpzv.report.table import grid
-from raydpzv.storage.download import check_not_midway
 
 DRAWINGS: tuple[Callable[[Sequence[RunView]], ReportFigure | None], ...] = (
     run_plots.accuracy_over_updates,
@@ -182,10 +181,8 @@ def embedded(picture: ReportFigure) -> dict[str, str]:
 def read_runs(runs: Sequence[Path], moved: Sequence[str] = ()) -> list[ReportedRun]:
     """Read run folders and label them so that they can be told apart.
 
-    Raises DataError; InputError for what was fetched in mid-run.
+    Raises DataError.
     """
-    for run in runs:
-        check_not_midway(run)
     room = page_steps.ROOM // max(len(runs), 1)
     found = [_read(RunFolder.open(run, moved), room) for run in runs]
     names = labels([run.view.summary for run in found], [run.settings for run in found])

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 import pyarrow as pa
 
 from raydpzv.errors import InputError
+from raydpzv.files import write_atomically
 
 SCHEMES = ("file", "s3", "gs", "abfs", "hdfs")
 """Schemes that pyarrow knows. An installed pyarrow may open fewer, and says so."""
@@ -25,119 +25,74 @@ def is_uri(text: str) -> bool:
 
 
 class StorageFolder:
-    """A folder whose files are written whole, read whole and listed.
-
-    All names are new, but for the writer's own lease. So an interrupted write leaves a file that
-    nothing refers to, and on a disk one whose name begins with a dot. Failures raise OSError.
-    """
+    """A folder whose files are read whole, written whole and listed. Failures raise OSError."""
 
     def __init__(self, filesystem: Any, base: str, uri: str) -> None:
-        self._filesystem, self._base = filesystem, base.rstrip("/")
-        self._local = filesystem.type_name == "local"
-        self.uri = uri
+        self._filesystem, self._base, self.uri = filesystem, base.rstrip("/"), uri
 
     @property
     def on_this_disk(self) -> Path | None:
         """Where it lies on this machine; None for a remote file system."""
-        return Path(self._base).resolve() if self._local else None
+        return Path(self._base).resolve() if self._filesystem.type_name == "local" else None
 
     def read(self, name: str) -> bytes | None:
         """Return a file's content; None if there is no such file."""
         with _as_oserror():
             try:
-                with self._filesystem.open_input_stream(self._path(name)) as file:
+                with self._filesystem.open_input_stream(f"{self._base}/{name}") as file:
                     data: bytes = file.readall()
                     return data
             except FileNotFoundError:
                 return None
 
-    def write(self, name: str, data: bytes) -> None:
-        """Write a file."""
-        path = self._path(name)
+    def write(self, name: str, data: bytes, mode: int = 0o600) -> None:
+        """Write a file; on a disk with this mode, and so that it survives a power loss.
+
+        On a disk a reader sees the whole file or none. Elsewhere an interrupted write may leave a
+        part of it.
+        """
+        path = f"{self._base}/{name}"
+        if here := self.on_this_disk:
+            here.mkdir(mode=0o700, parents=True, exist_ok=True)  # it will hold the run's secrets
+            (here / name).parent.mkdir(mode=0o700, exist_ok=True)
+            write_atomically(here / name, data, fsync=True, mode=mode)
+            return
         with _as_oserror():
-            try:
-                self._put(path, data)
-            except FileNotFoundError:  # object stores need no folders
-                self._make(path.rpartition("/")[0])
-                self._put(path, data)
+            self._filesystem.create_dir(path.rpartition("/")[0])
+            with self._filesystem.open_output_stream(path) as file:
+                file.write(data)
 
-    def names(self, folder: str) -> list[str]:
-        """Return the sorted names of the files directly in a subfolder, without those that are
-        being written.
+    def names(self, folder: str = "") -> list[str]:
+        """Return the sorted names of what lies directly in it or in a subfolder; [] if there is no
+        such folder.
         """
-        return [name for name in self._files(folder, recursive=False) if not name.startswith(".")]
+        from pyarrow.fs import FileSelector
 
-    def below(self, folder: str) -> list[str]:
-        """Return the sorted paths, relative to a subfolder, of all files below it."""
-        return self._files(folder, recursive=True)
-
-    def entries(self) -> list[str]:
-        """Return the sorted names of all files and folders directly in it; [] where it does not
-        exist.
-        """
-        return sorted(
-            info.base_name for info in self._listed(self._base, recursive=False) if info.base_name
-        )
+        selector = FileSelector(f"{self._base}/{folder}".rstrip("/"), allow_not_found=True)
+        with _as_oserror():
+            found = self._filesystem.get_file_info(selector)
+        return sorted(info.base_name for info in found if info.base_name)
 
     def delete(self, name: str) -> None:
         """Delete a file, if it exists."""
         with _as_oserror():
             try:
-                self._filesystem.delete_file(self._path(name))
+                self._filesystem.delete_file(f"{self._base}/{name}")
             except FileNotFoundError:
                 return
-
-    def _files(self, folder: str, *, recursive: bool) -> list[str]:
-        base = self._path(folder)
-        return sorted(
-            info.path[len(base) + 1 :]
-            for info in self._listed(base, recursive=recursive)
-            if info.is_file
-        )
-
-    def _listed(self, path: str, *, recursive: bool) -> list[Any]:
-        from pyarrow.fs import FileSelector
-
-        selector = FileSelector(path, allow_not_found=True, recursive=recursive)
-        with _as_oserror():
-            try:
-                found: list[Any] = self._filesystem.get_file_info(selector)
-            except (
-                FileNotFoundError
-            ):  # created after pyarrow had missed it, before it was asked for again
-                found = self._filesystem.get_file_info(selector)
-            return found
-
-    def _put(self, path: str, data: bytes) -> None:
-        """Write a file whole. An object store shows no partial file; a disk needs a rename."""
-        folder, _, name = path.rpartition("/")
-        scratch = f"{folder}/.{name}.{os.getpid()}" if self._local else path
-        with self._filesystem.open_output_stream(scratch) as file:
-            file.write(data)
-        if self._local:
-            os.replace(scratch, path)
-
-    def _make(self, folder: str) -> None:
-        if self._local and not os.path.isdir(self._base):
-            os.makedirs(os.path.dirname(self._base), exist_ok=True)
-            os.mkdir(self._base, 0o700)  # it will hold secrets of the run
-        self._filesystem.create_dir(folder, recursive=True)
-
-    def _path(self, name: str) -> str:
-        return f"{self._base}/{name}" if self._base else name
 
 
 def check_uri(uri: str) -> None:
     """Raise InputError for a URI that names no folder or contains a secret; opens no file
     system.
     """
-    scheme = urlsplit(uri).scheme
-    if not is_uri(uri) or not scheme:
+    parts = urlsplit(uri)
+    if not is_uri(uri) or not parts.scheme or ".." in unquote(parts.path).split("/"):
         raise InputError(
-            "--storage: wanted the URI of a folder, such as s3://bucket/folder or "
+            "--storage: wanted the URI of a folder, without .., such as s3://bucket/folder or "
             f"file:///shared/folder, got {uri}"
         )
-    if ":" in urlsplit(uri).netloc.rpartition("@")[0]:
+    if ":" in parts.netloc.rpartition("@")[0]:
         raise InputError(
             "--storage: a password or secret key does not belong in a URI, which logs and process "
             "lists show; give it as pyarrow's documentation says for the file system, as in "
@@ -156,7 +111,7 @@ def open_storage(uri: str) -> StorageFolder:
         filesystem, base = FileSystem.from_uri(quote(uri, safe=_OF_URIS))
     except (OSError, ValueError, NotImplementedError) as error:
         known = f'pyarrow knows no "{urlsplit(uri).scheme}"; known: {", ".join(SCHEMES)}'
-        why = known if "nrecognized" in str(error) else " ".join(str(error).split())[:200]
+        why = known if "nrecognized" in str(error) else reason(error)
         raise InputError(f"--storage {uri}: cannot be opened: {why}") from None
     if not base.strip("/"):
         raise InputError(f"--storage {uri}: is the root of its file system; name a folder there")

@@ -16,7 +16,6 @@ from raydpzv.report.privacy import verdict_line
 from raydpzv.seed_file.seed_format import FORMS
 from raydpzv.seed_file.seed_publication import publish_seed_file
 from raydpzv.settings.party_names import client_number, named
-from raydpzv.storage.download import check_not_midway
 from scenarios import screen
 from scenarios.command_options import PublishCommand
 from scenarios.run_output import tables_console
@@ -29,7 +28,6 @@ def publish_command(options: PublishCommand) -> None:
     run, out = options.run, options.out
     if is_comparison(run):
         raise InputError(f"{run}: is a comparison; its runs are published one by one")
-    check_not_midway(run)
     if options.compact:
         _compact(options)
         return

@@ -15,7 +15,6 @@ from raydpzv.ledger.ledger import Ledger
 from raydpzv.records.run_folder import RunFolder, unended
 from raydpzv.seed_file.seed_replay import read_seed_file, replay_seed_file, write_rebuilt
 from raydpzv.settings.party_names import client_number, named
-from raydpzv.storage.download import midway
 from scenarios.command_options import ReplayCommand
 
 
@@ -103,7 +102,7 @@ def _print_unended(run: Path, updates: int | None) -> None:
                 f"the run has not finished: it {'failed' if status == 'failed' else 'was stopped'}"
             )
         return
-    print(f"the run has not finished: {midway(run) or unended(run)}")
+    print(f"the run has not finished: {unended(run)}")
     if updates is None or not folder.ledger.exists():
         return
     with Ledger.open(folder.ledger) as ledger:

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from raydpzv.files import is_comparison
+from raydpzv.storage.download import local_copy
+from raydpzv.storage.filesystem import is_uri
 from scenarios.command_options import ReportCommand
 
 
@@ -14,9 +16,10 @@ def report_command(options: ReportCommand) -> None:
     is.
     """
     make: Callable[..., Path]
-    if any(map(is_comparison, options.runs)):
+    runs = [local_copy(run) if is_uri(run) else Path(run) for run in options.runs]
+    if any(map(is_comparison, runs)):
         from raydpzv.compare.compare_methods import report as make
     else:
         from raydpzv.report.page import write_report as make
     moved = options.moved or ()
-    print(make(options.runs, options.out, moved=moved, form=options.format))
+    print(make(runs, options.out, moved=moved, form=options.format))

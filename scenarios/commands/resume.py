@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 from raydpzv.errors import SpecError
 from raydpzv.experiment.finalize import RunOptions
-from raydpzv.experiment.resuming import Continued, continued, continued_at
+from raydpzv.experiment.resuming import continued
 from raydpzv.experiment.runner import usual_runner
 from raydpzv.files import PLAN, is_comparison, is_search
 from raydpzv.records.callbacks import Callback
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.registry import RUNNERS
+from raydpzv.storage.download import local_copy
+from raydpzv.storage.filesystem import is_uri
 from scenarios import screen
 from scenarios.command_options import Execution, ResumeCommand, RunCommand
 from scenarios.options import chosen_logs, chosen_runner, logs_begun
-from scenarios.storage_options import stored_at, waits
 from scenarios.watched_run import watch_run
 
 
 def resume_command(options: ResumeCommand) -> None:
     """Resume a run, a comparison or a search, and print its result."""
     logs = chosen_logs(options.log)
-    uri, run = stored_at(options.run, options.out)
+    run = _folder(options.run, options.out)
     moved = options.moved or ()
     how = Execution(
         as_json=options.as_json,
@@ -48,7 +48,18 @@ def resume_command(options: ResumeCommand) -> None:
         _resume_comparison(run, moved, how)
         return
     chosen = chosen_runner(options.runner) if options.runner else None
-    resume_run(uri, run, moved, chosen, logs, options)
+    resume_run(run, moved, chosen, logs, options)
+
+
+def _folder(what: str, out: Path | None) -> Path:
+    """Return the folder of what is to resume: a copy of a storage, or the folder itself."""
+    if is_uri(what):
+        return local_copy(what, out)
+    if out is not None:
+        raise SpecError(
+            "--out: is the folder to download a storage to, and goes with its URI; leave it out"
+        )
+    return Path(what)
 
 
 def _resume_comparison(run: Path, moved: Sequence[str], how: Execution) -> None:
@@ -59,49 +70,32 @@ def _resume_comparison(run: Path, moved: Sequence[str], how: Execution) -> None:
 
 
 def resume_run(
-    uri: str | None,
     run: Path,
     moved: Sequence[str],
     runner: str | None,
     logs: Sequence[Callback],
     options: RunCommand | ResumeCommand,
 ) -> None:
-    """Resume a run in its folder, or in a copy of its storage, and print its summary.
+    """Resume a run in its folder, and print its summary.
 
-    uri: of the storage; moved: where the data are now; runner: None for the one that suits the
-    clock.
+    moved: where the data are now; runner: None for the one that suits the clock.
     """
-    held = (
-        continued_at(uri, run, moved, waits(quiet=options.quiet))
-        if uri
-        else _continued_here(run, moved)
+    experiment, folder, name = continued(run, moved)
+    chosen = runner or usual_runner(experiment.spec, folder)
+    if not options.quiet:
+        place = _place(folder, wall=experiment.spec.clock.kind == "wall")
+        screen.console(stderr=True).print(place, highlight=False, soft_wrap=True)
+    watch_run(
+        experiment.spec,
+        folder.path,
+        options,
+        [*logs, *logs_begun(folder.path, logs)],
+        lambda watch, stop: RUNNERS[chosen](
+            experiment,
+            RunOptions(folder, name, None, stop, options.address, options.verbose, callbacks=watch),
+        ),
+        stage="the run to resume",
     )
-    with held as (here, mirror):
-        experiment, folder, name = here
-        chosen = runner or usual_runner(experiment.spec, folder)
-        if not options.quiet:
-            place = _place(folder, wall=experiment.spec.clock.kind == "wall")
-            screen.console(stderr=True).print(place, highlight=False, soft_wrap=True)
-        watch_run(
-            experiment.spec,
-            folder.path,
-            options,
-            [*logs, *logs_begun(folder.path, logs)],
-            lambda watch, stop: RUNNERS[chosen](
-                experiment,
-                RunOptions(
-                    folder,
-                    name,
-                    None,
-                    stop,
-                    options.address,
-                    options.verbose,
-                    callbacks=watch,
-                    storage=mirror,
-                ),
-            ),
-            stage="the run to resume",
-        )
 
 
 def _place(folder: RunFolder, *, wall: bool) -> str:
@@ -117,8 +111,3 @@ def _place(folder: RunFolder, *, wall: bool) -> str:
             "again first"
         )
     return f"resumes from {place}"
-
-
-@contextmanager
-def _continued_here(run: Path, moved: Sequence[str]) -> Iterator[tuple[Continued, None]]:
-    yield continued(run, moved), None

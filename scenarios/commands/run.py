@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import raydpzv
 from raydpzv.config.paths import locations
 from raydpzv.config.toml import as_tree
 from raydpzv.errors import SpecError
-from raydpzv.experiment.resuming import drop_left_over, upload_rest
-from raydpzv.files import is_written
-from raydpzv.records.run_folder import RunFolder
-from raydpzv.records.settings_diff import require_settings
+from raydpzv.experiment.finalize import RunOptions
+from raydpzv.experiment.runner import found_run, is_found, start
+from raydpzv.records.callbacks import Callback
+from raydpzv.storage.download import copy_folder
 from scenarios import screen
 from scenarios.command_options import RunCommand
 from scenarios.commands.resume import resume_run
 from scenarios.options import chosen_logs, chosen_runner, output_folder
 from scenarios.progress import forecast
-from scenarios.storage_options import copy_folder, found_or_fetched, resolved, stored_at, waits
 from scenarios.watched_run import conclude, watch_run
 
 
@@ -34,40 +35,36 @@ def run_command(options: RunCommand) -> None:
         raise SpecError("--address: goes with --runner ray; without Ray there is nothing to join")
     if options.or_resume and out is None and storage is None:
         raise SpecError(
-            "--or-resume: goes with --out FOLDER, where the run is or is to be; give both"
+            "--or-resume: goes with --out FOLDER, where the run is or is to be, or with --storage "
+            "URI; give one of them"
         )
-    if options.or_resume and storage is not None:
-        out = found_or_fetched(storage, out or copy_folder(storage), spec)
-    if options.or_resume and out is not None and RunFolder.begun(out):
+    if storage is not None:
+        out = out or copy_folder(storage)
+    if options.or_resume and out is not None and is_found(out, storage):
         moved = locations(as_tree(spec))
-        found = RunFolder.open(out, moved)
-        require_settings(found, resolved(spec))
-        if found.completed_by() is None:
-            resume_run(stored_at(str(out), None)[0], out, moved, chosen, logs, options)
+        if found := found_run(spec, out, moved):
+            conclude(found.summary, found.tables, spec, out, options)
         else:
-            if is_written(out) is False:
-                drop_left_over(found)
-            if storage is not None:
-                upload_rest(storage, out, waits(quiet=options.quiet))
-            conclude(found.summary(), found.rows(), spec, out, options)
+            resume_run(out, moved, chosen, logs, options)
         return
-    folder = output_folder(out, f"{Path(options.scenario).stem}-seed{spec.seed}")
+    name = f"{Path(options.scenario).stem}-seed{spec.seed}"
+    folder = out if out and storage else output_folder(out, name)
     if not options.quiet and (line := forecast(spec)):
         screen.console(stderr=True).print(line, highlight=False, soft_wrap=True)
-    watch_run(
-        spec,
-        folder,
-        options,
-        logs,
-        lambda watch, stop: raydpzv.run(
+
+    def started(watch: Sequence[Callback], stop: threading.Event) -> raydpzv.Run:
+        return start(
             spec,
-            folder,
-            runner=chosen,
-            scenario=Path(options.scenario).stem,
-            callbacks=watch,
-            stop=stop,
-            address=options.address,
-            verbose=options.verbose,
-            storage=storage,
-        ),
-    )
+            chosen,
+            RunOptions(
+                folder,
+                Path(options.scenario).stem,
+                stop=stop,
+                address=options.address,
+                verbose=options.verbose,
+                callbacks=watch,
+            ),
+            storage,
+        )
+
+    watch_run(spec, folder, options, logs, started)

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from raydpzv.storage.filesystem import open_storage
-from raydpzv.storage.manifest import latest
+from raydpzv.storage.index import latest
 from tests.helpers.commands import call
 from tests.helpers.ray_heads import BIN, family, free_port, kill, ray_head
 
@@ -34,7 +34,7 @@ def blocks(language):
 
 
 def commands():
-    """The section's commands: set the token, submit, download, stop."""
+    """The section's commands: set the token, submit, download and report, stop."""
     return [line for block in blocks("sh") for line in block.replace("\\\n", " ").splitlines()]
 
 
@@ -211,10 +211,9 @@ def test_the_pages_python_runs_a_clone_uninstalled(head, project, here, gate, tm
     assert "_ray_pkg_" in (tmp_path / "where").read_text()
 
 
-def newest(storage):
-    """Return the name of a storage's newest commit; names ascend."""
-    commit = latest(open_storage(storage))
-    return commit.name if commit else ""
+def has_checkpoint(storage):
+    index = latest(open_storage(storage))
+    return index is not None and "checkpoint.state" in index.files
 
 
 def test_a_stopped_job_leaves_a_run_that_resumes(head, project, here, tmp_path):
@@ -224,7 +223,7 @@ def test_a_stopped_job_leaves_a_run_that_resumes(head, project, here, tmp_path):
     sent = submit.replace("job submit", "job submit --no-wait")
     said = head.do(sent + endless, project, **here)
     (job,) = set(re.findall(r"raysubmit_\w+", said))
-    while not newest(storage):
+    while not has_checkpoint(storage):
         time.sleep(0.1)
     head.do(stop, project, JOB=job, **here)
     head.do(download, project, **here)
@@ -243,7 +242,7 @@ def test_after_the_loss_of_the_head_the_same_line_resumes_the_run(
     words = [word for setting in settings for word in ("--set", setting)]
     with started_head(token=False) as first:
         sent = first.start(submit + more(*words), project, **here)
-        while not newest(storage):
+        while not has_checkpoint(storage):
             assert sent.poll() is None, sent.communicate()
             time.sleep(0.02)
         kill(family(first.process.pid))

@@ -1,11 +1,9 @@
-import json
 import os
 import shutil
 import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +15,7 @@ from raydpzv.experiment.finalize import RunFinalizer
 from raydpzv.experiment.resuming import resuming
 from raydpzv.records.checkpoint import CHECKPOINT, before
 from raydpzv.records.run_writer import RunWriter
-from raydpzv.records.write_ahead_log import TAIL
 from raydpzv.sim.privacy_filter import PlanFilter
-from raydpzv.storage.download import Link
-from raydpzv.storage.snapshot import LINK
 from tests.helpers.kills import Killed, kill_at
 from tests.helpers.runs import run_prepared
 
@@ -154,27 +149,6 @@ def test_a_segment_of_another_process_that_was_begun_and_lost_meanwhile_is_charg
     other.join()
     ((prepared, opened, _),) = found
     assert charged(run_prepared(prepared, opened).summary) >= max(releases.of.values())
-
-
-def test_what_a_storage_holds_may_have_rows_of_later_rounds(tmp_path: Path) -> None:
-    """They are read after the checkpoint, while rounds are made."""
-    spec, run, brought = small("privacy.noise=seeded"), tmp_path / "run", tmp_path / "brought"
-
-    def look(status: Any) -> None:
-        if status.updates in (2, 6) and not (tmp_path / str(status.updates)).exists():
-            shutil.copytree(run, tmp_path / str(status.updates))
-
-    whole = scenarios.run(spec, run, progress=look).summary
-    shutil.copytree(tmp_path / "6", brought)
-    shutil.copy(tmp_path / "2" / CHECKPOINT, brought / CHECKPOINT)
-    shutil.copytree(tmp_path / "2" / TAIL, brought / TAIL, dirs_exist_ok=True)
-    before(brought / CHECKPOINT).unlink()
-    with pytest.raises(
-        DataError, match="has rows of round"
-    ):  # the control: a run's own folder has none
-        resuming(brought)
-    (brought / LINK).write_text(json.dumps(asdict(Link("file:///storage", "", "1"))))
-    assert resume(brought).summary["digest"] == whole["digest"]
 
 
 def test_a_run_whose_newest_checkpoints_are_gone_does_not_continue(tmp_path: Path) -> None:

@@ -32,37 +32,17 @@ def test_files_are_written_read_listed_and_deleted(place, tmp_path, monkeypatch)
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     assert place.read("x") is None
-    assert place.names("of") == place.below("of") == place.entries() == []
+    assert place.names("of") == place.names() == []
     place.write("of/x", b"1")
-    place.write("of/y/z", b"22")
+    place.write("of/z", b"22")
     place.write("of/x", b"333")
-    assert (place.read("of/x"), place.read("of/y/z")) == (b"333", b"22")
-    assert place.names("of") == ["x"]
-    assert place.below("of") == ["x", "y/z"]
-    assert place.entries() == ["of"]
+    assert (place.read("of/x"), place.read("of/z")) == (b"333", b"22")
+    assert place.names("of") == ["x", "z"]
+    assert place.names() == ["of"]
     for _ in range(2):
         place.delete("of/x")
     assert place.read("of/x") is None
     assert not list((tmp_path / "here").iterdir()), "what is elsewhere makes no folders here"
-
-
-def test_a_folder_that_comes_while_it_is_listed_is_listed(tmp_path):
-    """pyarrow misses it, asks whether it is there, as it now is, and raises: the writer beside a
-    reader made it.
-    """
-
-    class Disk(pyarrow.fs.FSSpecHandler):
-        def get_file_info_selector(self, selector):
-            place = tmp_path / "of"
-            if not place.exists():
-                place.mkdir()
-                (place / "x").write_bytes(b"1")
-                raise FileNotFoundError(2, "Cannot list directory", str(place))
-            return real.get_file_info(selector)
-
-    real = pyarrow.fs.LocalFileSystem()
-    place = StorageFolder(pyarrow.fs.PyFileSystem(Disk(None)), str(tmp_path), "here")
-    assert place.names("of") == ["x"]
 
 
 def test_where_on_this_disk_it_lies(tmp_path):
@@ -79,18 +59,23 @@ def test_what_went_wrong_is_said_in_a_line():
     assert reason(ValueError()) == "ValueError"
 
 
-def test_a_folder_that_is_made_on_a_disk_is_its_owners_alone(tmp_path):
-    place = open_storage((tmp_path / "new one" / "storage").as_uri())
+def test_a_folder_that_is_made_on_a_disk_is_its_owners_alone_and_files_keep_their_mode(tmp_path):
+    place, folder = (
+        open_storage((tmp_path / "new one" / "storage").as_uri()),
+        tmp_path / "new one" / "storage",
+    )
     place.write("a/b", b"")
-    assert stat.S_IMODE((tmp_path / "new one" / "storage").stat().st_mode) == 0o700
+    place.write("a/c", b"", 0o640)
+    for path, mode in {".": 0o700, "a": 0o700, "a/b": 0o600, "a/c": 0o640}.items():
+        assert stat.S_IMODE((folder / path).stat().st_mode) == mode
 
 
 @pytest.mark.parametrize("name", ["a b", "ä", "plain"])
 def test_uris_have_spaces_written_either_way(tmp_path, name):
     for uri in ((tmp_path / name).as_uri(), f"file://{tmp_path}/{name}/"):
         place = open_storage(uri)
-        place.write("x", uri.encode())
-        assert (tmp_path / name / "x").read_bytes() == uri.encode()
+        place.write("x/y", uri.encode())
+        assert (tmp_path / name / "x" / "y").read_bytes() == uri.encode()
         assert place.uri == uri.rstrip("/")
 
 
@@ -102,6 +87,8 @@ def test_uris_have_spaces_written_either_way(tmp_path, name):
         ("runs", "wanted the URI of a folder"),
         ("s3:bucket", "wanted the URI of a folder"),
         ("://bucket", "wanted the URI of a folder"),
+        ("s3://bucket/a/../b", r"wanted the URI of a folder, without \.\."),
+        ("file:///a/%2E%2E/b", r"wanted the URI of a folder, without \.\."),
         ("s3://key:secret@bucket/folder", "does not belong in a URI"),
         ("file:///%zz", "cannot be opened: (?!pyarrow knows no)"),
         ("file:///", "is the root of its file system"),
@@ -129,7 +116,7 @@ def test_errors_of_pyarrows_own_are_those_of_files(tmp_path):
 def test_a_folder_that_is_not_to_be_written_raises(tmp_path):
     (tmp_path / "closed").mkdir(mode=0o500)
     with pytest.raises(OSError, match="ermission"):
-        open_storage((tmp_path / "closed" / "storage").as_uri()).write("x", b"")
+        open_storage((tmp_path / "closed" / "storage").as_uri()).write("x/y", b"")
 
 
 def test_paths_are_no_uris():
@@ -149,5 +136,14 @@ def test_on_a_disk_a_file_is_there_whole_or_not_at_all(tmp_path, monkeypatch):
         for name in ("commits/x", "commits/y"):
             with pytest.raises(KeyboardInterrupt):
                 place.write(name, b"half")
-    assert (place.names("commits"), place.read("commits/x")) == (["x"], b"whole")
-    assert {name[:3] for name in place.below("commits")} == {"x", ".x.", ".y."}, "for who sweeps"
+    assert place.read("commits/x") == b"whole"
+    assert place.read("commits/y") is None
+
+
+def test_on_a_disk_a_file_is_synced_before_it_takes_its_name(tmp_path, monkeypatch):
+    calls = []
+    for name in ("fsync", "replace"):
+        real = getattr(os, name)
+        monkeypatch.setattr(os, name, lambda *given, n=name, r=real: (calls.append(n), r(*given)))
+    open_storage(tmp_path.as_uri()).write("a/b", b"1")
+    assert calls == ["fsync", "replace", "fsync"], "the file, its name, the folder"
