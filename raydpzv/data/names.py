@@ -17,8 +17,9 @@ from raydpzv.data.files import one_line
 from raydpzv.data.spelling import in_order, likeness, shown
 from raydpzv.errors import DataError
 
+_BYTES = (types.is_binary, types.is_large_binary, types.is_fixed_size_binary)
 _EXACT = {16: 2**11, 32: 2**24, 64: 2**53}
-"""Up to here floating-point numbers of so many bits hold every whole number apart."""
+"""Below this floating-point numbers of so many bits hold every whole number apart."""
 
 
 def texts_of(column: pa.ChunkedArray, where: str, *, owners: bool = False) -> pa.DictionaryArray:
@@ -35,7 +36,7 @@ def texts_of(column: pa.ChunkedArray, where: str, *, owners: bool = False) -> pa
         found = pc.if_else(pc.is_nan(found), None, found)
         if owners:
             found = _whole(found, where)
-    if types.is_binary(found.type) or types.is_fixed_size_binary(found.type):
+    if any(kind(found.type) for kind in _BYTES):
         found = pa.array([None if cell is None else cell.hex() for cell in found.to_pylist()])
     try:
         return found.cast(pa.string()).dictionary_encode()
@@ -49,12 +50,14 @@ def _whole(numbers: pa.Array, where: str) -> pa.Array:
     """Return floats as the whole numbers that they are. Raises DataError."""
     cells = numbers.cast(pa.float64()).to_numpy(zero_copy_only=False)
     most = _EXACT[numbers.type.bit_width]
-    wrong = np.flatnonzero(~np.isnan(cells) & ((np.floor(cells) != cells) | (np.abs(cells) > most)))
+    wrong = np.flatnonzero(
+        ~np.isnan(cells) & ((np.floor(cells) != cells) | (np.abs(cells) >= most))
+    )
     if wrong.size:
         row = int(wrong[0])
         raise DataError(
             f"{where} has the floating-point number {float(cells[row])!r} in row {row} (counted from 0): "
-            f"wanted texts or whole numbers of at most {most}, beyond which two may be one number; "
+            f"wanted texts or whole numbers below {most}, above which two may be one number; "
             "write them as text"
         )
     return pc.cast(numbers, pa.int64())

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 
 _WHOLE = re.compile(r"-?[0-9]{1,4000}")  # int() takes no more digits
 _FRACTION = re.compile(r"[+-]?([0-9]+\.[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+_SHOWN = 60  # letters of a name in a sentence
 
 
 def in_order(values: Iterable[str]) -> list[str]:
@@ -45,4 +46,5 @@ def likeness(text: str) -> str:
 
 def shown(text: str) -> str:
     """Return a name in quotation marks, with escapes for what the eye cannot tell apart."""
-    return json.dumps(text, ensure_ascii=unicodedata.normalize("NFKC", text) != text)
+    whole = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+    return json.dumps(whole, ensure_ascii=unicodedata.normalize("NFKC", text) != text)

@@ -106,6 +106,7 @@ def test_classes_that_look_like_numbers_keep_the_order_of_numbers(tmp_path):
         (pa.decimal128(20, 0), 8),
         (pa.large_string(), 8),
         (pa.binary(), 8),
+        (pa.large_binary(), 8),
     ],
 )
 def test_ids_of_other_types_are_the_text_of_their_digits(tmp_path, types, said):
@@ -125,7 +126,7 @@ def test_ids_of_other_types_are_the_text_of_their_digits(tmp_path, types, said):
     ("ids", "words"),
     [
         (pa.array([7.5] + [1.0] * (ROWS - 1)), ("7.5 in row 0", "write them as text")),
-        (pa.array([1.0] * (ROWS - 1) + [2.0**53 + 2]), (f"in row {ROWS - 1}", "two may be one")),
+        (pa.array([1.0] * (ROWS - 1) + [2.0**53]), (f"in row {ROWS - 1}", "two may be one")),
         (pa.array([1.0] * 4 + [2.0**24 + 2] * 44, pa.float32()), ("in row 4", "16777216")),
         (pa.array([1.0] * 3 + [float("inf")] * 45), ("in row 3", "wanted texts")),
         (pa.array([1.0] * 3 + [float("nan")] * 45), ("names no user in row 3",)),
