@@ -23,6 +23,7 @@ from raydpzv.data.table import View
 from raydpzv.errors import DataError, SpecError, suggest
 from raydpzv.foreign import handle, is_foreign, numbered, shown_name
 from raydpzv.registry import LOSSES, METHODS
+from raydpzv.settings.values import plain_value
 
 _TABLES = {
     "updates": "budget.updates",
@@ -86,7 +87,7 @@ def horizontal(
     """
     numbers = _numbers(loss, settings)
     found = own_data(data, numbers=numbers)
-    clients = int(clients) if isinstance(clients, np.integer) else clients
+    clients = clients if np.ndim(clients) else plain_value(clients)  # type: ignore[arg-type]
     counted = isinstance(clients, int)
     owners = None if counted else numbered_owners(clients, len(found.x))  # type: ignore[arg-type]
     many = clients if counted else int(owners.max()) + 1  # type: ignore[union-attr]

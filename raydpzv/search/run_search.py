@@ -60,6 +60,7 @@ from raydpzv.search.trial_results import (
     search_results,
     trial_columns,
 )
+from raydpzv.settings.values import plain_value
 from raydpzv.sim.interfaces import Status
 from raydpzv.storage.download import link
 from raydpzv.storage.uploader import FolderUploader
@@ -139,6 +140,7 @@ def tune(
     options: samples, search, metric, scheduler, grace, interval, quantile, epsilon, draw_seed,
     actors. Raises InputError before anything is written.
     """
+    options = plain_value(options)
     pool = PoolOptions(runner, options.pop("jobs", None), options.pop("address", None))
     terms, name = SearchTerms(**options), catalog.name_of(scenario)
     changes, was_wall = virtual_clock(name, overrides)

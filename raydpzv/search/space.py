@@ -29,6 +29,7 @@ from raydpzv.errors import SpecError, suggest
 from raydpzv.keys import Key
 from raydpzv.registry import METHODS
 from raydpzv.settings.fields import settings_of
+from raydpzv.settings.values import plain_value
 
 KINDS = ("choice", "grid", "uniform", "loguniform", "randint")
 MOST_TRIALS = 2_000
@@ -70,7 +71,11 @@ def read_space(
     fixed: settings given as key=value, which it may not vary. Raises SpecError.
     """
     where = space.name if isinstance(space, Path) else "the space"
-    tree = read_tree(space, "the space file") if isinstance(space, Path) else _nested(space, spec)
+    tree = (
+        read_tree(space, "the space file")
+        if isinstance(space, Path)
+        else _nested(plain_value(space), spec)
+    )
     found = tuple(_dimensions(tree, where))
     if not found:
         raise SpecError(
@@ -107,11 +112,6 @@ def _nested(space: Mapping[str, Any], spec: AnyScenario) -> dict[str, Any]:
         for step in tables:
             table = table.setdefault(step, {})
         ways = dict(value) if isinstance(value, Mapping) else value
-        if isinstance(ways, dict):
-            ways = {
-                way: list(given) if isinstance(given, tuple) else given
-                for way, given in ways.items()
-            }
         table[last] = {**table.get(last, {}), **ways} if isinstance(ways, dict) else ways
     return tree
 
@@ -157,7 +157,7 @@ def in_order(settings: Iterable[str]) -> list[str]:
 
 def literal(value: Any) -> str:
     """Return a value as `--set` takes it."""
-    return json.dumps(value, ensure_ascii=False)
+    return json.dumps(plain_value(value), ensure_ascii=False)
 
 
 def _dimensions(

@@ -309,9 +309,7 @@ def _require_different(what: str, names: Sequence[str]) -> None:
         raise ValueError(f"two {what} of one name")
 
 
-def _tensor(
-    entry: tuple[Any, ...], factors: tuple[float, float], numbers: _Numbers
-) -> SeedTensor:
+def _tensor(entry: tuple[Any, ...], factors: tuple[float, float], numbers: _Numbers) -> SeedTensor:
     """Return a tensor of the header, with its numbers if they are stored."""
     name, shape, start, *more = entry
     if start == "stored":
