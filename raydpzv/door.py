@@ -17,6 +17,7 @@ from raydpzv.data.table import View
 from raydpzv.errors import DataError, SpecError, suggest
 from raydpzv.foreign import handle, is_foreign, numbered, shown_name
 from raydpzv.registry import LOSSES, METHODS
+from raydpzv.settings.values import plain_value
 
 _TABLES = {
     "updates": "budget.updates",
@@ -80,7 +81,7 @@ def horizontal(
     SpecError and DataError.
     """
     numbers = _numbers(loss, settings)
-    clients = int(clients) if isinstance(clients, np.integer) else clients
+    clients = clients if np.ndim(clients) else plain_value(clients)  # type: ignore[arg-type]
     counted = isinstance(clients, int)
     if clients is None:
         raise DataError("clients: wanted how many there are, or the owner of each row, got None")

@@ -30,6 +30,7 @@ from raydpzv.interrupts import interruptible
 from raydpzv.notebook import CellLine
 from raydpzv.registry import RUN_POOLS
 from raydpzv.report.comparison_table import Compared
+from raydpzv.settings.values import plain_value
 from raydpzv.sim.interfaces import Status
 
 if TYPE_CHECKING:  # and with it matplotlib
@@ -94,7 +95,9 @@ def compare(
     check_alike([one for one in asked_for if not isinstance(one, str)])
     listed = [method if isinstance(method, str) else handle(method) for method in methods]
     given = dict[str, Any](**options)
-    replaced = {name: given.get(name) for name in ("seeds", "epsilons", "targets", "heads")}
+    replaced = {
+        name: plain_value(given.get(name)) for name in ("seeds", "epsilons", "targets", "heads")
+    }
     changes = {
         name: value if isinstance(value, int | str) else tuple(value)
         for name, value in replaced.items()
@@ -102,7 +105,7 @@ def compare(
     }
     comparison = resolved(asked(names, listed, changes), overrides)
     jobs = (
-        1 if runner == "local" else options.get("jobs")
+        1 if runner == "local" else plain_value(options.get("jobs"))
     )  # a script without a guard cannot start processes
     pool, stop = (
         PoolOptions(runner, jobs, options.get("address")),

@@ -172,9 +172,10 @@ def scenario_of(scenario: AnyScenario | str) -> AnyScenario:
 
 def _checked(found: Any, name: str) -> AnyScenario:
     from raydpzv.config.scenario import AnyScenario
+    from raydpzv.config.toml import in_own_values
 
     if isinstance(found, AnyScenario):
-        return found
+        return in_own_values(found)
     raise SpecError(
         f"{name}: wanted a scenario's name, its TOML file, or what raydpzv.horizontal, vertical or "
         f"load returns, got {type(found).__name__}"

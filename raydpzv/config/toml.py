@@ -31,9 +31,12 @@ from raydpzv.methods.descriptor import Method, MethodConfig
 from raydpzv.registry import DATA_SOURCES, METHODS
 from raydpzv.settings.fields import section_of, settings_of
 from raydpzv.settings.sections import CommonSections
+from raydpzv.settings.values import plain_value
 from raydpzv.trust import code_words, require_trust
 
 _WANTED = {
+    "bool_type": "true or false",
+    "bool_parsing": "true or false",
     "missing": "a value",
     "tuple_type": "a list",
     "list_type": "a list",
@@ -134,7 +137,7 @@ def parse(
     Paths of data that are still relative count from the working folder. recorded: the user's own
     method as a record describes it, whose settings were checked when the run began.
     """
-    tree = _with_mode(located(tree), _OLD_MODE, _PROVED)
+    tree = _with_mode(located(plain_value(tree)), _OLD_MODE, _PROVED)
     where = Origin(where) if isinstance(where, str) else where
     given = tree.get("method", {})
     if not isinstance(given, Mapping):
@@ -207,15 +210,33 @@ def _no_json(value: Any) -> NoReturn:
 
 def as_tree(spec: CommonSections) -> dict[str, Any]:
     """Return every setting with its value, defaults included, as plain data that TOML can hold."""
-    tree = spec.model_dump(mode="json", exclude_none=True, exclude={"method"})
-    method = {k: v for k, v in dataclasses.asdict(getattr(spec, "method")).items() if v is not None}  # noqa: B009
+    tree, method = _tables(spec)
     # the order of the sections is that of a file: the method comes before what it is run with
     first = {
         name: tree.pop(name)
         for name in [*CommonSections.model_fields, "split", "model"]
         if name in tree
     }
-    return _plain({**first, "method": method, **tree})
+    found: dict[str, Any] = plain_value({**first, "method": method, **tree})
+    return found
+
+
+def _tables(spec: CommonSections) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the settings of a scenario but its method's, and those of its method, as they are."""
+    tree = spec.model_dump(exclude_none=True, exclude={"method"}, warnings=False)
+    method = dataclasses.asdict(getattr(spec, "method"))  # noqa: B009
+    return tree, {k: v for k, v in method.items() if v is not None}
+
+
+def in_own_values(spec: AnyScenario) -> AnyScenario:
+    """Return a scenario with Python's own values, validated anew if a program has put others into
+    it, with `model_copy` or `dataclasses.replace`. Raises SpecError.
+    """
+    try:
+        json.dumps(_tables(spec))
+    except (TypeError, ValueError):
+        return parse(as_tree(spec), spec.title or "the scenario").noted(spec.note)
+    return spec
 
 
 def as_toml(spec: CommonSections) -> str:
@@ -243,19 +264,13 @@ def _with_mode(tree: Mapping[str, Any], old: str, new: str) -> dict[str, Any]:
     return {**tree, "privacy": {**privacy, "mode": new}}
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {k: _plain(v) for k, v in value.items()}
-    return [_plain(v) for v in value] if isinstance(value, list | tuple) else value
-
-
 def overridden(tree: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
     """Return a scenario's tree with `key=value` overrides in it, not yet validated. Raises
     SpecError.
 
     The bare word none unsets a setting that may be left out.
     """
-    tree, unset = _plain(tree), dict[tuple[str, ...], None]()
+    tree, unset = plain_value(tree), dict[tuple[str, ...], None]()
     for item in overrides:
         key, equals, text = item.partition("=")
         parts = key.strip().split(".")

@@ -65,6 +65,7 @@ from raydpzv.search.tuned_comparison import (
     check_trials,
     tuned_lines,
 )
+from raydpzv.settings.values import plain_value
 from raydpzv.trust import code_words, mark
 
 SEARCHES = ("random", "optuna")
@@ -149,6 +150,7 @@ def tune(
     anything is written.
     """
     names = ("jobs", "address", "callbacks")
+    options = plain_value(options)
     given = {name: options.pop(name) for name in names if options.get(name) is not None}
     terms, how = SearchTerms(**options), TuneOptions(**given)
     where = Path(space) if isinstance(space, str) else space

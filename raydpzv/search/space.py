@@ -35,6 +35,7 @@ from raydpzv.errors import SpecError, suggest
 from raydpzv.keys import Key
 from raydpzv.registry import METHODS
 from raydpzv.settings.fields import settings_of
+from raydpzv.settings.values import plain_value
 
 KINDS = ("choice", "grid", "uniform", "loguniform", "randint")
 MOST_TRIALS = 2_000
@@ -156,7 +157,7 @@ def read_space_file(space: Path | Mapping[str, Any], spec: AnyScenario) -> Space
     if isinstance(space, Path):
         where, tree = space.name, read_tree(space, "the space file")
     else:
-        where, tree = "the space", dict(space)
+        where, tree = "the space", dict(plain_value(space))
     methods, held_out = tree.pop("methods", []), tree.pop("held_out", [])
     soonest, heads = tree.pop("soonest", None), tree.pop("heads", None)
     check_held_out(held_out, f"held_out in {where}")
@@ -239,11 +240,6 @@ def _nested(space: Mapping[str, Any], spec: AnyScenario) -> dict[str, Any]:
         for step in tables:
             table = table.setdefault(step, {})
         ways = dict(value) if isinstance(value, Mapping) else value
-        if isinstance(ways, dict):
-            ways = {
-                way: list(given) if isinstance(given, tuple) else given
-                for way, given in ways.items()
-            }
         table[last] = {**table.get(last, {}), **ways} if isinstance(ways, dict) else ways
     return tree
 
@@ -289,7 +285,7 @@ def in_order(settings: Iterable[str]) -> list[str]:
 
 def literal(value: Any) -> str:
     """Return a value as `--set` takes it."""
-    return json.dumps(value, ensure_ascii=False)
+    return json.dumps(plain_value(value), ensure_ascii=False)
 
 
 def _dimensions(

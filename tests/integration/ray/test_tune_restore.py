@@ -23,6 +23,7 @@ SMALL = [
     "record.checkpoint=1000",  # so that no other checkpoint is taken than at evaluations
 ]
 TUNER = """
+import numpy as np
 import os, signal, sys
 import scenarios
 from ray import tune
@@ -55,7 +56,7 @@ ray.init(sys.argv[4], log_to_driver=False)
 spec = scenarios.load(overrides[0], overrides[1:])
 tune.Tuner(
     tune.with_resources(trainable(spec, out=OUT), resources(spec)),
-    param_space={"method.lr": tune.grid_search([1e-3, 1e-2]), "seed": 1},
+    param_space={"method.lr": tune.grid_search([np.float64(1e-3), 1e-2]), "seed": np.int64(1)},
     tune_config=tune.TuneConfig(metric="accuracy", mode="max", max_concurrent_trials=1),
     run_config=tune.RunConfig(name="own", storage_path=folder, callbacks=[Kill()], verbose=0),
 ).fit()
