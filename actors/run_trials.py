@@ -274,6 +274,8 @@ def _with_reason(run: TrialRun, make: Callable[[], str]) -> str:
     except Exception as error:
         if run.final_report() is not None:
             return ""
+
+        # a wrong setting needs no traceback
         if run.path.is_dir() and not isinstance(error, InputError):
             (run.path / "error.log").write_text(traceback.format_exc())
         line = str(error) if isinstance(error, RaydpzvError) else f"{type(error).__name__}: {error}"
@@ -305,6 +307,7 @@ class _Experiment:
         with tempfile.TemporaryDirectory() as scratch:
             pyarrow.fs.copy_files(path, scratch, source_filesystem=files)
             stored = read_plan(Path(scratch) / SEARCH)
+
         if not stored.same_as(self._plan):
             raise InputError(f"{self.path}: holds another search; choose another --storage")
         for spec in _specs(self._plan):

@@ -68,6 +68,7 @@ def scheduler_of(plan: SearchPlan) -> TrialScheduler:
             reduction_factor=REDUCTION,
             stop_last_trials=False,
         )
+
     if chosen.name == "hyperband":
         return RestoredHyperBand(
             EVALUATIONS,
@@ -77,6 +78,7 @@ def scheduler_of(plan: SearchPlan) -> TrialScheduler:
             reduction_factor=REDUCTION,
             stop_last_trials=False,
         )
+
     if chosen.name == "pbt":
         return StepSizeTraining(
             chosen.budget,

@@ -72,6 +72,7 @@ def run_trial(
     """
     assert hooks.run is not None
     experiment, folder = hooks.run.started()
+
     options = RunOptions(
         folder,
         stop=hooks.stop,
@@ -153,6 +154,8 @@ class PausingRun(threading.Thread):
             self.start()
         elif self._paused:
             self._go_on.release()
+
+        # without an evaluation in time, how far the run is lets Tune act
         try:
             report = self._reports.get(timeout=self._pauses.beat)
         except queue.Empty:

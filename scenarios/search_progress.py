@@ -77,6 +77,7 @@ class SearchProgress(SearchWatch):
         table = HeadTable(box=box.SIMPLE_HEAD, pad_edge=False)
         for head in ("trial", "updates", metric, "is"):
             table.add_column(head, overflow="fold")
+
         shown = [*self._at_work, *over][:_MOST_SHOWN]
         for n in shown:
             latest = self._at_work.get(n) or self._over.get(n, {})
@@ -127,6 +128,7 @@ def show_search(made: Search, *, as_json: bool) -> None:
             }
         print(json_text(answer | {"trials": list(results.rows), "spent": spent}), end="")
         return
+
     console = tables_console(_WIDTH)
     if plan.comparison:
         choices = [choice for choice in results.choices if choice]
@@ -135,6 +137,7 @@ def show_search(made: Search, *, as_json: bool) -> None:
         _show_trials(console, made)
     for line in sentences(results.spent):
         console.print(Text(line))
+
     files = [folder / "trials.parquet", folder / "trials.csv", folder / "trials.png"]
     console.print(f"\ntrials: {', '.join(str(path) for path in files)}", soft_wrap=True)
     if made.stopped:

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, PrivateAttr, ValidationError
 
@@ -60,8 +60,8 @@ class MethodEntry(Section):
     """Those of the comparison's values of ε that it takes part in; left out: all."""
 
 
-class _NotedFile(Section):
-    """A file that may be written in an old way, which its reader notes."""
+class ComparisonFile(Section):
+    """A comparison as its author writes it."""
 
     _note: str = PrivateAttr("")
 
@@ -69,10 +69,6 @@ class _NotedFile(Section):
     def note(self) -> str:
         """What is to be said of how the file is written; "": nothing."""
         return self._note
-
-
-class ComparisonFile(_NotedFile):
-    """A comparison as its author writes it."""
 
     name: str = ""
     """Name of the comparison; left out: the file's."""
@@ -106,9 +102,6 @@ class ComparisonFile(_NotedFile):
     """Why the methods' heads learn by different step sizes or in different ways; left out: they do
     not.
     """
-
-
-F = TypeVar("F", bound=ComparisonFile)
 
 
 def asked(
@@ -176,19 +169,14 @@ def _unlike(stems: Sequence[str], names: Sequence[str]) -> Sequence[str]:
 
 def read_comparison_file(path: Path) -> ComparisonFile:
     """Read a comparison file. Raises SpecError."""
-    return read_file(path, "the comparison file", ComparisonFile, MethodEntry)
-
-
-def read_file(path: Path, kind: str, file: type[F], entry: type[MethodEntry]) -> F:
-    """Read a file of that form; `kind` names it in complaints. Raises SpecError."""
-    tree, note = read_tree(path, kind), ""
+    tree, note = read_tree(path, "the comparison file"), ""
     if "entrants" in tree and "methods" not in tree:
         tree = {("methods" if key == "entrants" else key): value for key, value in tree.items()}
         note = f"{path.name}: [[entrants]] is the old name of [[methods]]"
     try:
-        found = file.model_validate({"name": path.stem, **tree})
+        found = ComparisonFile.model_validate({"name": path.stem, **tree})
     except ValidationError as error:
-        raise SpecError(_fault(error, path.name, file, entry)) from None
+        raise SpecError(_fault(error, path.name)) from None
     found._note = note
     return found
 
@@ -324,11 +312,6 @@ def _items(entry: MethodEntry, last: Sequence[str], *, noisy: bool) -> list[str]
 def gives_sigma(entry: MethodEntry) -> bool:
     """Return whether a method has noise of a deviation of its own."""
     return _SIGMA in map(_key, entry.set)
-
-
-def method_of(entry: MethodEntry, base: AnyScenario) -> str:
-    """Return the name of an entry's method. Raises SpecError."""
-    return str(_method(entry, base)["method"]["name"])
 
 
 def _method(entry: MethodEntry, base: AnyScenario) -> dict[str, Any]:
@@ -498,14 +481,12 @@ def _named(make: Callable[[], AnyScenario], where: str) -> AnyScenario:
         raise SpecError(text if where in text else f"{where}: {text}") from None
 
 
-def _fault(
-    error: ValidationError, where: str, file: type[ComparisonFile], entry: type[MethodEntry]
-) -> str:
-    """Return what is wrong with a file of that form, in one line."""
+def _fault(error: ValidationError, where: str) -> str:
+    """Return what is wrong with a file, in one line."""
     first = error.errors()[0]
     name = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
-        kind = entry if first["loc"][0] == "methods" else file
+        kind = MethodEntry if first["loc"][0] == "methods" else ComparisonFile
         known = sorted(kind.model_fields)
         wrong = str(first["loc"][-1])
         return (

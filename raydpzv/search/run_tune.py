@@ -161,6 +161,7 @@ def tune(
             "clock",
             stacklevel=2,
         )
+
     stop = threading.Event()
     view = SearchView(nullcontext(stop), lambda plan: nullcontext(_CellWatch(plan)))
     with interruptible(stop, f"stopped; the same call continues it in {out}"):
@@ -194,6 +195,7 @@ def planned(
         raise SpecError(
             f'--search: wanted {" or ".join(SEARCHES)}, got "{terms.search}". {near}'.rstrip()
         )
+
     comparison = catalog.comparison(source) if isinstance(source, str) else None
     if comparison is not None:
         file = read_comparison_file(comparison)
@@ -216,11 +218,14 @@ def _of_scenario(
     base = catalog.load(name, changes)
     file = read_space_file(space, base)
     varied = file.of_scenario(base, changes)
+
+    # before defaults, so that a trial is what `raydpzv run` makes of the same settings
     scenario = overridden(catalog.written(name), changes)
     label = catalog.label_of(name)
     held_out = tuple(terms.held_out or file.held_out)
     plan = _plan(label, [TunedLine(label, scenario)], file, held_out, terms)
     plan = replace(plan, space=varied)
+
     if terms.search == "optuna":
         return _suggested(plan, varied, terms), was_wall
     points = [(0, settings) for settings in drawn(varied, _draws(varied, terms), terms.draw_seed)]
@@ -247,6 +252,8 @@ def _suggested(plan: SearchPlan, space: Sequence[Dimension], terms: SearchTerms)
             f"--search optuna: goes with --scheduler asha or none, not {terms.scheduler}; leave "
             "one of the two out"
         )
+
+    # what Optuna will choose is not known, but it lies between these
     first = {d.setting: d.values[0] for d in space}
     ends = [first | {d.setting: value} for d in space for value in d.values]
     points = [tuple(f"{name}={literal(v)}" for name, v in end.items()) for end in ends]
@@ -266,12 +273,14 @@ def _of_comparison(file: ComparisonFile, space: SpaceFile, terms: SearchTerms) -
                 f"--{option} {value}: goes with a scenario; the methods of a comparison are tuned "
                 "alike, each by the same number of whole trials: leave it out"
             )
+
     if space.heads is not None:
         file = file.model_copy(update={"heads": space.heads})
     lines = tuned_lines(file, space)
     held_out = tuple(terms.held_out or space.held_out or HELD_OUT)
     plan = _plan(file.name, [line for line, _ in lines], space, held_out, terms)
     plan = replace(plan, comparison=as_plan(file))
+
     random = [any(d.kind != "grid" for d in varied) for _, varied in lines]
     points = [
         (place, settings)
@@ -283,6 +292,7 @@ def _of_comparison(file: ComparisonFile, space: SpaceFile, terms: SearchTerms) -
             terms.draw_seed,
         )
     ]
+
     if len(points) > MOST_TRIALS:
         raise SpecError(
             f"space: wanted at most {MOST_TRIALS:,} trials, got {len(points):,}; give fewer values"
@@ -303,6 +313,7 @@ def _plan(
     check_held_out(held_out, "--held-out")
     spec = lines[0].spec(held_out)
     usual = LOSSES[spec.loss].score
+
     soonest = space.soonest if terms.soonest is None else terms.soonest
     if soonest is not None and terms.scheduler != "none":
         raise SpecError(
@@ -350,6 +361,8 @@ def carry_out(
     command: the command's words. Raises InputError before anything is written.
     """
     _check_metric(plan)
+
+    # the cluster comes first: what does not fit it leaves no folder behind
     with (
         view.stop as stop,
         TUNERS["ray"](plan, how) as run,
@@ -370,6 +383,8 @@ def _check_metric(plan: SearchPlan) -> None:
     experiment = prepare(spec)
     shares, loss = experiment.class_shares(), LOSSES[spec.loss]
     unclassed, name = any(map(math.isnan, shares)), plan.metric.removeprefix("validation_")
+
+    # labels that are no classes have few metrics
     known = [
         *(("rmse", "r2") if loss.score == "rmse" else (loss.score,)),
         *experiment.measures(),
@@ -379,6 +394,8 @@ def _check_metric(plan: SearchPlan) -> None:
         labels = "survival times" if loss.labels == "times" else "these labels"
         use = f"{suggest(name, known)}Use {' or '.join(dict.fromkeys(known))}"
         raise SpecError(f"--metric {plan.metric}: {labels} have none. {use}")
+
+    # classes have most
     if (
         not unclassed
         and plan.metric not in (*METRICS, *OF_NUMBERS)
@@ -406,6 +423,7 @@ def _write(
     """Write the tables and the picture, and at the end of the search what was chosen."""
     if not results.rows:
         return
+
     table = results.table()
     packed = io.BytesIO()
     pa.parquet.write_table(table, packed)
@@ -413,6 +431,8 @@ def _write(
     write_atomically(folder / "trials.csv", as_csv(table))
     if figure := search_figure(plan, results):
         write_atomically(folder / "trials.png", image(figure))
+
+    # a choice among methods that were not tried alike would be none
     failed = any(row["status"] == FAILED for row in results.rows)
     if whole and plan.comparison and all(results.choices) and not failed:
         write_atomically(folder / BEST, best_comparison(plan, results, command).encode())

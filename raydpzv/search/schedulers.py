@@ -60,6 +60,8 @@ def scheduling(
         raise SpecError(
             f'--scheduler: wanted {known} or {SCHEDULERS[-1]}, got "{name}". {near}'.rstrip()
         )
+
+    # an option without its scheduler would do nothing
     for option, value, owner in (
         ("grace", terms.grace, "asha"),
         ("interval", terms.interval, "pbt"),
@@ -69,6 +71,8 @@ def scheduling(
             raise SpecError(f"--{option}: goes with --scheduler {owner}; leave it out")
     if name == "none":
         return Scheduling()
+
+    # trials that pause resume from copies of their folders
     if name in PAUSES:
         _check_pauses(specs[0], name)
         if terms.actors:
@@ -76,6 +80,8 @@ def scheduling(
                 f"--actors: --scheduler {name} pauses trials, and actors of a trial's own cannot "
                 "pause; leave it out"
             )
+
+    # updates at which all trials are evaluated
     budget, every = _budget(specs, name)
     if name == "asha":
         grace = max(every, budget // REDUCTION**2 // every * every)
@@ -83,6 +89,7 @@ def scheduling(
         return Scheduling(name, grace, every=every, budget=budget)
     if name == "hyperband":
         return Scheduling(name, every=every, budget=budget)
+
     _check_population(specs, space)
     share = _QUANTILE if terms.quantile is None else terms.quantile
     if not 0 < share <= 0.5:
@@ -118,6 +125,8 @@ def _budget(specs: Sequence[AnyScenario], name: str) -> tuple[int, int]:
             f"--scheduler {name}: wanted one budget.updates for all trials and no other budget, "
             "since trials are compared after the same updates; set it, and leave out the others"
         )
+
+    # where one trial is evaluated and another is not, nothing is compared
     periods = {spec.evaluate.every for spec in specs}
     if len(periods) > 1:
         raise SpecError(
@@ -159,6 +168,9 @@ def _check_population(specs: Sequence[AnyScenario], space: Sequence[Dimension]) 
         raise SpecError(
             f"--scheduler pbt: wanted 2 trials or more, got {len(specs)}; raise --samples"
         )
+
+    # a copy releases what the trial that it was taken from released, so their noise must differ
+    # and their batches must not
     if spec.privacy and spec.privacy.mode != "none" and spec.privacy.noise == "seeded":
         raise SpecError(
             'privacy.noise: with "seeded", a trial of --scheduler pbt and the one that it copies '
@@ -169,6 +181,7 @@ def _check_population(specs: Sequence[AnyScenario], space: Sequence[Dimension]) 
             'method.coins: with "system", every trial of --scheduler pbt has batches of its own, '
             "so that what one releases of a record is not what another does; leave it out"
         )
+
     names = [f"method.{name}" for name in step_sizes(method)]
     if not names:
         able = ", ".join(name for name, m in METHODS.items() if step_sizes(m.config()))
@@ -176,6 +189,8 @@ def _check_population(specs: Sequence[AnyScenario], space: Sequence[Dimension]) 
             f"--scheduler pbt: changes step sizes in mid-run, and {method.name} has none that can "
             f"change; use asha, or one of {able}"
         )
+
+    # a setting that cannot change, or changes nothing, would be searched in vain
     for dimension in space:
         setting = dimension.setting
         if setting not in names:

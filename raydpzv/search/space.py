@@ -127,6 +127,8 @@ class SpaceFile:
             for method in self.methods
             if method.label == label and (method.epsilons is None or at in method.epsilons)
         ]
+
+        # what is for all reaches a method as far as it has the setting
         has = {f"method.{name}" for name in method_fields(type(spec.method))}
         control = METHODS[spec.method.name].control
         common = () if control and not own else self.common
@@ -137,8 +139,11 @@ class SpaceFile:
             or d.setting == "seed"
             or (noisy and d.setting.startswith("privacy."))
         }
+
+        # a method's own values take their place, and those with noise that of both
         for method in own:
             found |= {d.setting: d for d in (*method.space, *(method.private if noisy else ()))}
+
         for name in found:
             if name != "seed" and not name.startswith(("method.", "privacy.")):
                 raise SpecError(
@@ -262,6 +267,8 @@ def drawn(space: Sequence[Dimension], samples: int, seed: int) -> list[tuple[str
         raise SpecError(
             f"space: wanted at most {MOST_TRIALS:,} trials, got {count:,}; give fewer values"
         )
+
+    # each draw has an address of its own, so that more settings or draws leave it as it is
     key, found = Key(seed) / "search", []
     for sample in range(samples):
         random = {d.setting: d.draw(key / d.setting / sample) for d in space if d.kind != "grid"}
@@ -298,6 +305,8 @@ def _dimensions(
                 f"{name}: wanted one of {', '.join(KINDS)} with its values in {where}, such as "
                 f"{name}.choice = [1, 2], got {value!r:.60}. {suggest(key, KINDS)}".rstrip()
             )
+
+        # a table with a kind in it is a setting's, any other one holds settings
         kinds = [kind for kind in KINDS if kind in value]
         if kinds and len(value) > 1:
             raise SpecError(f"{name}: wanted one way to vary it in {where}, got {', '.join(value)}")
@@ -315,9 +324,13 @@ def _dimension(setting: str, kind: str, values: Any, where: str) -> Dimension:
         raise SpecError(f"{name}: wanted numbers, texts or lists in {where}, got {values!r:.60}")
     if any(isinstance(v, float) and not math.isfinite(v) for v in values):
         raise SpecError(f"{name}: wanted finite numbers in {where}, got {values!r:.60}")
+
+    # a list of values
     if kind not in _RANGES:
         _check_different(name, values, where)
         return Dimension(setting, kind, tuple(values))
+
+    # the two ends of a range
     wanted, kinds = ("whole numbers", int) if kind == "randint" else ("numbers", int | float)
     if len(values) != 2 or any(isinstance(v, bool) or not isinstance(v, kinds) for v in values):
         raise SpecError(

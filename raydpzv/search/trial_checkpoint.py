@@ -101,6 +101,7 @@ class TrialRun:
         resumed, unless it is charged.
         """
         if RunFolder.begun(self.path):
+            # a process that was killed holds the folder's lock for a while
             until = time.monotonic() + _RELEASED_WITHIN
             while is_written(self.path) and time.monotonic() < until:
                 time.sleep(_LOOK)
@@ -110,6 +111,8 @@ class TrialRun:
                 if not self._charged:
                     raise
                 self.path.rename(set_aside(self.path)[0])
+
+        # prepared first: what is refused has released nothing, and leaves no folder
         prepared = prepare(self._spec)
         self._note(_Facts())
         return prepared, self.path
@@ -135,6 +138,7 @@ class TrialRun:
         summary = RunFolder(self.path).summary()
         if summary["status"] != "done" and summary.get("failure") != DIVERGED:
             return None
+
         names = [f"{part}{name}" for part in ("", "validation_") for name in MEASURED]
         found = {name: summary.get(name) for name in (*names, "updates", "simulated_seconds")}
         return {
@@ -172,6 +176,7 @@ class TrialRun:
                 "real time does not stand still; give trainable() an out folder that all machines "
                 "see, and leave it in its place"
             )
+
         there = RunFolder.open(copy, self._moved())
         with self._trust(there):
             changed = self._changed(there.spec(code=True))
@@ -192,6 +197,7 @@ class TrialRun:
                 "trainable() an out folder that lasts and that all machines see, or start the "
                 "trial anew"
             )
+
         made = self.path.with_name(f"{self.path.name}.copy")
         shutil.rmtree(made, ignore_errors=True)
         shutil.copytree(copy, made)
@@ -214,10 +220,12 @@ class TrialRun:
                 "finished, or its noise on rows came from the system and was not kept"
             )
         made = max(checkpoint.round, int(facts.report.get("updates", 0)))
+
         later = {
             name: [*changes_of(method, name), (made + 1, value)] for name, value in changed.items()
         }
         changes = [f"method.{name}_at={json.dumps(each)}" for name, each in later.items()]
+
         left, replaces = set_aside(self.path)[0], ""
         # trials differ in step sizes alone, so as many updates released each record as often
         if RunFolder.begun(self.path) and self._spec.clock.kind == "virtual":
@@ -237,6 +245,7 @@ class TrialRun:
         same += [
             f"method.{n}_at={json.dumps(made)}" for n in names if (made := changes_of(method, n))
         ]
+
         planned = [f"method.{name}_at" for name in names if changes_of(mine, name)]
         asked = self._spec if planned else override(self._spec, same)
         if other := other_setting(there, asked):
@@ -245,6 +254,7 @@ class TrialRun:
                 f"the run of trial {self._trial} cannot resume with other settings: {other}; "
                 f"settings that may change in mid-run: {able}"
             )
+
         now = {name: schedule_of(method, name).at(2**63) for name in names}
         return {
             name: getattr(mine, name) for name, value in now.items() if getattr(mine, name) != value

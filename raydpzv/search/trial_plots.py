@@ -31,6 +31,8 @@ def search_figure(plan: SearchPlan, results: SearchResults) -> Figure | None:
     ]
     if not rows:
         return None
+
+    # along the axis, and in colour
     settings = sorted(plan.settings, key=lambda name: -len({str(r[name]) for r in rows}))
     numeric = [name for name in settings if all(is_number(r[name]) for r in rows)]
     spent = {r["epsilon"] for r in rows}
@@ -44,6 +46,8 @@ def search_figure(plan: SearchPlan, results: SearchResults) -> Figure | None:
     figure, ax = chart(f"{plan.metric} of {len(rows)} trials over {name}", name, plan.metric)
     shades = [float(r[by]) for r in rows] if by else [0.0] * len(rows)
     logarithmic = by is not None and (by in plan.log_scaled or wide(shades)) and min(shades) > 0
+
+    # a mark for each way in which trials ended
     for status, mark in _MARKS.items():
         own = [i for i, r in enumerate(rows) if r["status"] == status]
         drawn = ax.scatter(
@@ -70,6 +74,8 @@ def search_figure(plan: SearchPlan, results: SearchResults) -> Figure | None:
             edgecolors=INK,
             label="best",
         )
+
+    # the axis: logarithmic where values span much, with one place for every ε that is too large
     places = [float(r[over]) for r in rows]
     if (over in plan.log_scaled or wide(places)) and min(places) > 0:
         plain_log(ax, "x")

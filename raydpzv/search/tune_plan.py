@@ -164,6 +164,8 @@ class SearchPlan:
                 f"--metric: wanted one of {', '.join(metrics)}, or a measure of your own "
                 f'(evaluate.metrics), got "{self.metric}". {near}'.rstrip()
             )
+
+        # a trial without such rows would have no metric
         if self.metric.startswith("validation_"):
             for spec in [trial.spec for trial in self.trials] or [first]:
                 if not spec.data.validation_fraction:
@@ -255,6 +257,7 @@ class SearchPlan:
             ],
             "trials": [{"line": t.line, "settings": list(t.settings)} for t in self.trials],
         }
+        # TOML has no word for nothing
         return {name: value for name, value in found.items() if value is not None}
 
 
@@ -271,6 +274,8 @@ def points_of(plan: SearchPlan, points: Sequence[tuple[int, tuple[str, ...]]]) -
             raise SpecError(
                 f"trial {number} of the space ({', '.join(settings)}): {error}"
             ) from None
+
+    # with nothing to start, the limit is no search but a mistake
     if found and all(trial.skipped for trial in found):
         raise SpecError(
             f"--epsilon {plan.epsilon:g}: {_least(found)}; raise it, or put more noise or fewer "
@@ -384,9 +389,11 @@ def read_plan(path: Path, moved: Sequence[str] = ()) -> SearchPlan:
     """
     moved = check_moved(moved)
     try:
+        # as JSON, since pydantic takes lists for tuples there and yet converts nothing else
         text = json.dumps(read_tree(path, "the plan of a search"), default=str)
         found = TypeAdapter(_PlanFile).validate_json(text)
         require_trust(path.parent, path.name, _code_words(found))
+
         given = vars(found) | {
             "lines": tuple(
                 replace(line, scenario=overridden(dict(line.scenario), moved))

@@ -175,6 +175,8 @@ def trial_columns(plan: SearchPlan, rows: Sequence[Row]) -> list[Column[Row]]:
         Column("proved ε", _proved),
         _figures("updates", "updates", "{:,.0f}"),
     ]
+
+    # columns that would be empty are left out
     if plan.soonest is not None:
         found.append(_figures("s to the target", SOONEST, "{:.3g}"))
     if any(not math.isnan(row["rate_asked"]) for row in rows):
@@ -242,15 +244,18 @@ def search_results(folder: Path, plan: SearchPlan, outcome: Outcome) -> SearchRe
     """Read the results of a search so far from its folder."""
     made = [_read(folder, plan, trial, outcome) for trial in plan.known_trials(folder)]
     rows = [one.row(plan, outcome) for one in made]
+
     # a trial without a result has none of the user's measures, one of another method other settings
     settings = dict.fromkeys(_setting_columns(plan))
     measures = dict.fromkeys([*(name for row in rows for name in row), plan.metric], math.nan)
     rows = [measures | settings | row for row in rows]
+
     choices = tuple(
         _best(plan, [one.trial for one in made if one.trial.line == line], rows)
         for line in range(len(plan.lines))
     )
     winner = choices[0].trial.number if choices[0] and not outcome.stopped else None
+
     # a run that broke off, as one does that diverges, ended where its releases had it end
     broken = any(one.summary and one.summary["status"] != "done" for one in made)
     spent = _spent(
@@ -282,6 +287,7 @@ class _Made:
         status, why = self.status(outcome)
         claim = _meant(trial, summary)
         service = self.rows["service"] if self.rows else None
+
         row = {
             "trial": trial.number,
             "line": str(plan.lines[trial.line]),
@@ -301,6 +307,7 @@ class _Made:
             "restarts": len(list(left_runs(self.path))),
             "digest": str(summary.get("digest", "")),
         }
+
         if plan.soonest is not None:
             row[SOONEST] = self._soonest(plan, status)
         if plan.copies:
@@ -313,12 +320,15 @@ class _Made:
         reason = outcome.reasons.get(self.trial.number, "")
         if self.trial.skipped:
             return SKIPPED, self.trial.skipped
+        # a run that diverged would do so again: that is a result, though none to choose
         if self.summary.get("failure") == BLOWN_UP:
             return DIVERGED, str(self.summary["failure_reason"])
         if why := self.fault or reason:
             return FAILED, why
         if not self.summary:
             return NOT_RUN, ""
+
+        # nobody but a scheduler and the user stops a run
         if self.summary["status"] == "stopped":
             cut = not outcome.stopped or self.trial.number in outcome.ended
             return (CUT if cut else STOPPED), ""
@@ -359,6 +369,8 @@ def _as_trained(trial: Trial, path: Path) -> Trial:
         spec = RunFolder.open(path).spec()
     except InputError:
         return trial  # reading the run says why
+
+    # whatever else differs is caught where the run's scenario is held against the trial's
     names = [name.removeprefix("method.") for name in trial.values]
     names += [f"{name}_at" for name in names]
     found = {name: getattr(spec.method, name, None) for name in names}
@@ -429,16 +441,20 @@ def _best(plan: SearchPlan, trials: Sequence[Trial], rows: Sequence[Row]) -> Bes
         if not trial.skipped:
             alone = plan.copies
             points.setdefault(trial.number if alone else trial.point, []).append(trial)
+
     by_number = {row["trial"]: row for row in rows}
     best, found = (0, -math.inf, -math.inf), None
     for alike in points.values():
         over = [t for t in alike if _has_result(by_number[t.number], plan)]
         if not over:
             continue
+
         median = statistics.median(by_number[t.number][plan.metric] for t in over)
         seconds = math.nan
         if plan.soonest is not None:
             seconds = statistics.median(by_number[t.number][SOONEST] for t in over)
+
+        # more finished seeds first, since a median of few is easily high
         time = 0.0 if math.isnan(seconds) else -seconds
         score = (len(over), time, median if plan.higher else -median)
         if found is None or score > best:
@@ -480,10 +496,13 @@ def _spent(
         elif one.begun:
             released[name] = whole
             possible += 1
+
+        # a run that the trial left has released, whatever came of it
         for n, _ in enumerate(left_runs(one.path), 1):
             again = f"{name}, started before ({n})"
             released[again] = planned[again] = whole
             possible += 1
+
     # those that are still to be chosen: like the others, wherever a number is justified
     alike = [vars(claim) for claim in planned_claims(plan.first_spec)]
     planned |= {f"trial {n}, to be chosen": alike for n in range(len(made), plan.size)}
@@ -552,6 +571,7 @@ def missed(row: Mapping[str, Any]) -> str:
     )
     if math.isnan(asked) or math.isnan(measured):
         return ""
+
     found = []
     if late > LATE:
         found.append(f"{text.percent(late, 0)} of its activations began late")

@@ -42,6 +42,8 @@ def tuned_lines(
                 f'methods: {file.name} has no method "{method.label}", which {space.where} names. '
                 f"{suggest(method.label, labels)}It has {', '.join(dict.fromkeys(labels))}"
             )
+
+    # a method whose settings do not vary needs no trial, and stays as it is
     found = list[tuple[TunedLine, tuple[Dimension, ...]]]()
     for line in lines:
         varied = space.of_method(line.label, line.epsilon, line.spec)
@@ -84,11 +86,13 @@ def best_comparison(plan: SearchPlan, results: SearchResults, command: str) -> s
         _entry(entry.model_dump(mode="json", exclude_defaults=True), line, chosen)
         for entry, line in method_lines(file)
     ]
+
     own = {key: value for key, value in plan.comparison.items() if key != "name"}
     named = {line.label for _, line in method_lines(file)}
     for (label, _), choice in chosen.items():
         if label not in named:  # a control that the file does not name
             own[_CONTROLS[choice.trial.spec.method.name]] = list(choice.trial.point[1])
+
     head = [
         f"Made by: {command}",
         f"Chosen by {_criterion(plan)}.",

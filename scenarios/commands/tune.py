@@ -27,6 +27,7 @@ def tune_command(options: TuneCommand) -> None:
     say = screen.console(stderr=True, quiet=options.quiet).print
     space, changes = catalog.space(options.space), options.set_ or []
     plan, was_wall = planned(options.what, space, changes, options, options.storage)
+
     if was_wall:
         screen.console(stderr=True).print(
             "clock.kind = virtual in a search; --set clock.kind=wall keeps the wall clock"
@@ -36,6 +37,8 @@ def tune_command(options: TuneCommand) -> None:
             f"{note}; --set data.validation_fraction=0.2 gives an estimate from other rows",
             soft_wrap=True,
         )
+
+    # best.toml names the command that made it
     words = [options.what, "--space", options.space, *options.words()]
     asked = shlex.join([*words, *(word for change in changes for word in ("--set", change))])
     folder = output_folder(options.out, f"tune-{plan.name}")
@@ -63,6 +66,7 @@ def carry_out(
     pool = TuneOptions(how.jobs, how.address, how.verbose, loggers)
     made = run_tune.carry_out(plan, folder, pool, view, asked)
     show_search(made, as_json=how.as_json)
+
     rows = made.results.rows
     failed = [f"trial {row['trial']}: {row['reason']}" for row in rows if row["status"] == FAILED]
     without = [
