@@ -249,7 +249,7 @@ def test_labels_of_a_data_set_of_pairs_are_not_cut_to_whole_numbers():
         ({"y": Y[:-1], "loss": "squared_error"}, "120 rows of features and 119 labels"),
         (
             {"y": np.array(list("ab") * 60), "loss": "squared_error"},
-            "wanted numbers, one a row or several",
+            'y holds "a" in row 0',
         ),
         ({"y": np.arange(120) % 3, "loss": "binary"}, '"binary" is for two classes.*has 3'),
         ({"y": Y, "loss": "multi_label"}, "wants labels 0 and 1"),

@@ -195,6 +195,11 @@ VERTICAL = COMMON | {
     "model.bottom": Change('"linear"'),
     "model.bottoms": Change('["linear", "mlp", "linear", "mlp"]'),
     "model.options": Change("{width = 5}", (f"model.bottom={OWN}bottom",)),
+    "model.integers": Change(
+        "true",
+        (f"model.bottom={OWN}bottom", *OWN_ROWS, "split.how=columns"),
+        refused="model.integers says so",
+    ),
     "model.head_options": Change("{width = 5}", (f"model.head={OWN}head",)),
     "model.weights": Change(f'{{0 = "{OWN}bottom_weights"}}', ("model.bottom=linear",)),
     "model.partial_weights": Change(
@@ -284,6 +289,7 @@ HORIZONTAL = COMMON | {
     ),
     "data.options": Change("{shift = 3.0}", (*OWN_ROWS, "split.how=iid")),
     "model.kind": Change('"logistic"'),
+    "model.integers": Change("true", WHOLE, refused="model.integers says so"),
     "model.options": Change("{width = 5}", (f"model.kind={OWN}whole", *OWN_ROWS, "split.how=iid")),
     "model.weights": Change(f'"{OWN}whole_weights"', WHOLE),
     "model.partial_weights": Change(
