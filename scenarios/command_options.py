@@ -227,8 +227,9 @@ class SearchOptions(SearchTerms, Options):
 
 @dataclass(frozen=True, kw_only=True)
 class TuneCommand(SearchOptions, ManyRuns):
-    """Search settings of a scenario, or of all methods of a comparison, on Ray Tune; print the
-    trials, the best and the ε of the whole search.
+    """Search settings of a scenario, or of a comparison's methods, on Ray Tune.
+
+    Prints the trials, the best and the ε of the whole search.
     """
 
     what: Annotated[str, Argument(autocompletion=comparable_names)]

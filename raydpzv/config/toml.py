@@ -88,8 +88,9 @@ def load(path: Path, overrides: Sequence[str] = (), base: Path | None = None) ->
     overrides count from the working folder. A file in the folder of a run or a search may name code
     as `raydpzv.trust` says.
     """
+    tree = written(path, base)
     try:
-        return changed(written(path, base), overrides, Origin(path.name, _keys(overrides)))
+        return changed(tree, overrides, Origin(path.name, _keys(overrides)))
     except SpecError as error:
         setting = str(error).partition(":")[0].rpartition(".")[2]
         if setting not in _HELD_BACK.findall(path.read_text(encoding="utf-8")):
