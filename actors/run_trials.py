@@ -97,7 +97,7 @@ def on_tune(plan: SearchPlan, how: TuneOptions) -> Iterator[Run]:
 
         require_optuna()
     check_travel(_specs(plan))
-    _loggers(how)
+    _loggers(how, plan.metric)
     with connected(how.address, verbose=how.verbose):
         needs = _Needs(plan, how.jobs)
         needs.check()
@@ -207,7 +207,7 @@ def _new_tuner(plan: SearchPlan, how: TuneOptions, trainable: Any, where: _Exper
         run_config=tune.RunConfig(
             name=where.name,
             storage_path=where.parent,
-            callbacks=[Observer(), *_loggers(how), *how.callbacks],
+            callbacks=[Observer(), *_loggers(how, plan.metric), *how.callbacks],
             failure_config=tune.FailureConfig(max_failures=0),
             checkpoint_config=tune.CheckpointConfig(
                 num_to_keep=_COPIES, checkpoint_at_end=plan.storage is not None
@@ -217,7 +217,7 @@ def _new_tuner(plan: SearchPlan, how: TuneOptions, trainable: Any, where: _Exper
     )
 
 
-def _loggers(how: TuneOptions) -> list[Any]:
+def _loggers(how: TuneOptions, metric: str) -> list[Any]:
     """Return Tune's loggers by their names. Raises SpecError."""
     for name in how.loggers:
         if name not in _LOGGERS:
@@ -226,7 +226,19 @@ def _loggers(how: TuneOptions) -> list[Any]:
                 f'--log: wanted {", ".join(_LOGGERS)}, comma between them, got "{name}". {near}'.rstrip()
             )
     found = importlib.import_module("ray.tune.logger")
-    return [getattr(found, _LOGGERS[name])() for name in how.loggers]
+    return [_of_evaluations(getattr(found, _LOGGERS[name]), metric)() for name in how.loggers]
+
+
+def _of_evaluations(logger: type[Any], metric: str) -> type[Any]:
+    """Return a logger that leaves out reports of how far a run is: one's first report decides its
+    columns.
+    """
+
+    def log_trial_result(self: Any, iteration: int, trial: Any, result: dict[str, Any]) -> None:
+        if metric in result:
+            logger.log_trial_result(self, iteration, trial, result)
+
+    return type(logger.__name__, (logger,), {"log_trial_result": log_trial_result})
 
 
 def _trainable(plan: SearchPlan, needs: _Needs, folder: Path) -> type[Any]:
@@ -305,7 +317,7 @@ class _Experiment:
         """Raise InputError for a storage with another search, or that no search can resume from."""
         files, path = pyarrow.fs.FileSystem.from_uri(f"{self.path}/{SEARCH}")
         with tempfile.TemporaryDirectory() as scratch:
-            pyarrow.fs.copy_files(path, scratch, source_filesystem=files)
+            pyarrow.fs.copy_files(path, f"{scratch}/{SEARCH}", source_filesystem=files)
             stored = read_plan(Path(scratch) / SEARCH)
 
         if not stored.same_as(self._plan):

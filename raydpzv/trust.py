@@ -24,6 +24,7 @@ from raydpzv.files import PRIVATE, write_atomically
 from raydpzv.foreign import allow_imports, is_foreign, is_handed, shown_name
 
 _TRUSTED: ContextVar[bool] = ContextVar("trusted", default=False)
+_OWN_WORDS: ContextVar[frozenset[str]] = ContextVar("own words", default=frozenset())
 _KEY_BYTES = 32
 _SHOWN = 3
 """Words that a complaint names."""
@@ -40,6 +41,20 @@ def trust_code(trust: bool = True) -> Iterator[None]:
         yield
     finally:
         _TRUSTED.reset(before)
+
+
+@contextmanager
+def trust_code_of(tree: Mapping[str, Any]) -> Iterator[None]:
+    """Inside, a folder may name the code that this scenario of the user's own names.
+
+    A run that comes back from a storage on another machine has no mark there, and the user gave its
+    scenario again.
+    """
+    before = _OWN_WORDS.set(frozenset(code_words(tree)))
+    try:
+        yield
+    finally:
+        _OWN_WORDS.reset(before)
 
 
 def code_words(tree: Mapping[str, Any]) -> tuple[str, ...]:
@@ -68,10 +83,11 @@ def require_trust(folder: Path, plan: str, words: Iterable[str]) -> None:
     plan: the name of the file with the scenario, or those of many runs; words: those of
     `code_words`. An object that this process was handed is the caller's own.
     """
-    unknown = list(dict.fromkeys(word for word in words if not is_handed(word)))
-    if not unknown:
+    foreign = list(dict.fromkeys(word for word in words if not is_handed(word)))
+    if not foreign:
         return
-    if not _TRUSTED.get() and not _is_marked(folder, plan):
+    unknown = [word for word in foreign if word not in _OWN_WORDS.get()]
+    if unknown and not _TRUSTED.get() and not _is_marked(folder, plan):
         more = f" and {len(unknown) - _SHOWN} more" if len(unknown) > _SHOWN else ""
         raise InputError(
             f"{folder}: {plan} names code, {', '.join(map(shown_name, unknown[:_SHOWN]))}{more}, "

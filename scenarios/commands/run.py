@@ -14,6 +14,7 @@ from raydpzv.experiment.finalize import RunOptions
 from raydpzv.experiment.runner import found_run, is_found, start
 from raydpzv.records.callbacks import Callback
 from raydpzv.storage.download import copy_folder
+from raydpzv.trust import trust_code_of
 from scenarios import screen
 from scenarios.command_options import RunCommand
 from scenarios.commands.resume import resume_run
@@ -41,11 +42,13 @@ def run_command(options: RunCommand) -> None:
     if storage is not None:
         out = out or copy_folder(storage)
     if options.or_resume and out is not None and is_found(out, storage):
-        moved = locations(as_tree(spec))
-        if found := found_run(spec, out, moved):
-            conclude(found.summary, found.tables, spec, out, options)
-        else:
-            resume_run(out, moved, chosen, logs, options)
+        tree = as_tree(spec)
+        moved = locations(tree)
+        with trust_code_of(tree):
+            if found := found_run(spec, out, moved):
+                conclude(found.summary, found.tables, spec, out, options)
+            else:
+                resume_run(out, moved, chosen, logs, options)
         return
     name = f"{Path(options.scenario).stem}-seed{spec.seed}"
     folder = out if out and storage else output_folder(out, name)
