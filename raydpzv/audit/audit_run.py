@@ -78,7 +78,7 @@ def audit(
 def _by_ledger(
     run: RecordedRun, options: AuditTerms, watch: Watch
 ) -> tuple[Finding, list[ReportFigure]]:
-    found = audit_ledger(run, _canaries(run, options, 3, new_labels=True), watch)
+    found = audit_ledger(run, _canaries(run, options, 4, refusable=True), watch)
     return findings.of_ledger(run, found), [noise_histogram(found)]
 
 
@@ -116,11 +116,11 @@ def _canaries(
     count: int,
     default_kind: str | None = None,
     *,
-    new_labels: bool = False,
+    refusable: bool = False,
 ) -> list[Canary]:
     kinds = options.kind or ([default_kind] if default_kind else [])
     relation = "labels" if default_kind == LABEL else run.relation
     wanted = count if options.canaries is None else options.canaries
     return chosen(
-        run.prepared, relation, count=wanted, rows=options.row, kinds=kinds, new_labels=new_labels
+        run.prepared, relation, count=wanted, rows=options.row, kinds=kinds, refusable=refusable
     )

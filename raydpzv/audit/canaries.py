@@ -18,16 +18,16 @@ from raydpzv.experiment.vertical import PreparedVertical, prepare_vertical
 from raydpzv.keys import Key
 from raydpzv.registry import DATA_SOURCES
 
-LABEL, FEATURES, NEW_LABEL, ABSENT = "label", "features", "new_label", "absent"
+LABEL, FEATURES, TYPE, NEW_LABEL, ABSENT = "label", "features", "type", "new_label", "absent"
 KINDS = {
-    "replace": (LABEL, FEATURES, NEW_LABEL),
+    "replace": (LABEL, FEATURES, TYPE, NEW_LABEL),
     "labels": (LABEL, NEW_LABEL),
     "add_remove": (ABSENT,),
 }
 """Neighbouring relation to the kinds of canaries that are neighbours under it and that an audit
 takes by default.
 """
-_ALL = (LABEL, FEATURES, NEW_LABEL, ABSENT)
+_ALL = (LABEL, FEATURES, TYPE, NEW_LABEL, ABSENT)
 _FACTOR = -50.0
 """What a canary's features are multiplied by, as they were read."""
 
@@ -38,8 +38,9 @@ class Canary:
 
     row: its training row in the run; number: its row in the table as it was read; kind: "label",
     another one; "features", all of them times -50 (of token ids and categories: the ids counted
-    from the other end); "new_label", in the file a label that no other record has; "absent", its
-    term is zero in every sum.
+    from the other end); "type", a half more for each of its whole numbers, and its fractions
+    rounded; "new_label", in the file a label that no other record has; "absent", its term is zero
+    in every sum.
     """
 
     row: int
@@ -56,9 +57,9 @@ class Canary:
             labels = table.y.copy()
             labels[self.number] = self.label(labels[self.number], table.classes)
             return replace(table, y=labels)
-        if self.kind == FEATURES:
-            features = table.x.copy()
-            features[self.number] = _other(table, features[self.number])
+        if self.kind in (FEATURES, TYPE):
+            features, other = table.x.copy(), _other if self.kind == FEATURES else _other_type
+            features[self.number] = other(table, features[self.number])
             return replace(table, x=features)
         return table
 
@@ -124,6 +125,14 @@ def _other(table: Table, record: np.ndarray) -> np.ndarray:
     return np.where(levels > 0, levels - 1 - record, _FACTOR * record).astype(record.dtype)
 
 
+def _other_type(table: Table, record: np.ndarray) -> np.ndarray:
+    whole = np.rint(record)
+    levels = np.array(table.levels or [0] * len(record)).reshape(-1, *[1] * (record.ndim - 1))
+    return np.where(levels > 0, record, np.where(record == whole, record + 0.5, whole)).astype(
+        record.dtype
+    )
+
+
 def chosen(
     prepared: PreparedVertical,
     relation: str,
@@ -131,15 +140,15 @@ def chosen(
     count: int,
     rows: Sequence[int] = (),
     kinds: Sequence[str] = (),
-    new_labels: bool = False,
+    refusable: bool = False,
 ) -> list[Canary]:
     """Return canaries at the training rows given, or at `count` rows drawn from a fixed key, their
     kinds in turn.
 
-    relation: what the run's neighbours differ in; kinds: () for those of the relation. new_labels:
-    whether the audit knows what to do with a label that no other record has. Raises SpecError.
+    relation: what the run's neighbours differ in; kinds: () for those of the relation. refusable:
+    whether the audit knows what to do with a table that no reader takes. Raises SpecError.
     """
-    possible = new_labels and DATA_SOURCES[prepared.spec.data.source].listed
+    possible = refusable and DATA_SOURCES[prepared.spec.data.source].listed
     possible = possible and prepared.server.y_train.dtype.kind != "f"
     known = len(prepared.numbers)
     for row in rows:
@@ -155,8 +164,16 @@ def chosen(
                 "lists (csv, parquet, "
                 "multiview, tokens); use label"
             )
+    ids = any(client.x_train.dtype.kind == "i" for client in prepared.clients)
+    if ids and FEATURES in kinds:
+        raise SpecError(
+            '--kind: "features" goes with numbers, and a party\'s rows are ids (model.integers); '
+            "use label or type"
+        )
     drawn = (Key(0) / "audit" / "canaries").generator().permutation(known)[:count].tolist()
-    usual = [kind for kind in KINDS[relation] if kind != NEW_LABEL or possible]
+    typed = refusable and not DATA_SOURCES[prepared.spec.data.source].tokens
+    able = {NEW_LABEL: possible, TYPE: typed, FEATURES: not ids}
+    usual = [kind for kind in KINDS[relation] if able.get(kind, True)]
     in_turn = itertools.cycle(kinds or usual)
     return [
         Canary(row, int(prepared.numbers[row]), kind)

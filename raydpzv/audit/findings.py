@@ -278,7 +278,7 @@ _CHANGES = {
 _OUTCOMES = {
     REFUSED: (
         "refused: raydpzv does not run a table with such a label, since data.classes does not list "
-        "it."
+        "it, or with such a number, since rows are whole numbers (model.integers)."
     ),
     OTHER_CLASSES: (
         "classes: such a label changes the list of classes, which all releases depend on. Set "

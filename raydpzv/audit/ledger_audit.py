@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from raydpzv.audit.canaries import NEW_LABEL, Canary, classes_with, neighbour
+from raydpzv.audit.canaries import NEW_LABEL, TYPE, Canary, classes_with, neighbour
 from raydpzv.audit.forced_queries import Queries, forced_queries
 from raydpzv.audit.lower_bounds import CONFIDENCE, SURE
 from raydpzv.audit.recorded import RecordedRun, recorded_releases
@@ -139,7 +139,7 @@ def audit_ledger(
     noise = noise_seen(queries, np.array([releases[address] for address in queries.addresses]))
     seen = []
     for done, canary in enumerate(canaries, 2):
-        if outcome := _of_new_label(run, canary):
+        if outcome := _refused(run, canary):
             apart = math.inf if outcome == OTHER_CLASSES else 0.0
             seen.append(CanarySeen(canary, 0, 0, 0.0, 0, apart, apart, apart, outcome))
             progress(done, total)
@@ -206,13 +206,13 @@ def rounded_from(released: np.ndarray, whole: bool) -> tuple[np.ndarray, np.ndar
     return least - 0.5, most + 0.5
 
 
-def _of_new_label(run: RecordedRun, canary: Canary) -> str:
-    """Return what becomes of a table with a new label where no query can be compared; "" where they
-    can.
+def _refused(run: RecordedRun, canary: Canary) -> str:
+    """Return what becomes of a table with a new label, or another type, where no query can be
+    compared; "" where they can.
     """
-    if canary.kind != NEW_LABEL:
+    if canary.kind not in (NEW_LABEL, TYPE):
         return ""
-    public = run.spec.data.labels is not None
+    public = canary.kind == TYPE or run.spec.data.labels is not None
     try:
         same = classes_with(run.prepared, canary) == run.prepared.server.classes
     except InputError:

@@ -24,13 +24,13 @@ _MOST_WHOLE = 2**53
 _WANTED = "wanted numbers; encode text and categories first"
 
 
-def numbers_of(value: Any, name: str) -> np.ndarray:
+def numbers_of(value: Any, name: str, row: int | None = None) -> np.ndarray:
     """Return an array's numbers, float32 or float64; of a table those of its columns, [D, F].
 
     Each cell is read alone: true is 1, a gap is NaN, and a text is refused, also that of a number.
-    name: what it is, for errors. Raises DataError.
+    name: what it is, for errors; row: which row of that, None: it is all rows. Raises DataError.
     """
-    return _floats(_cells(value, name), name)
+    return _floats(_cells(value, name), name, row)
 
 
 def objects_of(value: Any, name: str) -> np.ndarray:
@@ -111,7 +111,7 @@ def _is_table(value: Any) -> bool:
 def _list(value: Any, name: str) -> np.ndarray:
     """Read a list of numbers, or of arrays of numbers."""
     if _holds_arrays(value):
-        return stacked([numbers_of(item, name) for item in value], name)
+        return stacked([numbers_of(item, name, row) for row, item in enumerate(value)], name)
     found = np.asarray(value)
     # beside a fraction, a whole number has already lost the digits that floats do not hold
     whole = found.dtype.kind != "f" or not (np.abs(found) >= _MOST_WHOLE).any()
@@ -197,47 +197,43 @@ its form.
 """
 
 
-def _floats(cells: np.ndarray, name: str) -> np.ndarray:
+def _floats(cells: np.ndarray, name: str, row: int | None = None) -> np.ndarray:
     """Return cells as numbers. Raises DataError for one that is none."""
     kind = cells.dtype.kind
     if kind in "OUT":
         found = np.empty(cells.shape)
         for place, cell in enumerate(cells.flat):
-            found.flat[place] = _float(cell, name, cells, place)
+            if fault := _fault(cell):
+                raise DataError(
+                    f"data: {name} holds {fault[0]}{_where(cells, place, row)}, {fault[1]}"
+                )
+            found.flat[place] = np.nan if is_gap(cell) else float(cell)
         return found
     if kind not in "fiub":
         raise DataError(f"data: {name} is {cells.dtype} of shape {cells.shape}: {_WANTED}")
     if kind in "iu" and cells.size and max(int(cells.max()), -int(cells.min())) > _MOST_WHOLE:
-        place = int(np.argmax((cells > _MOST_WHOLE) | (cells < -_MOST_WHOLE)))
-        raise _too_large(name, cells, place)
+        return _floats(cells.astype(object), name, row)  # which says which cell is too large
     exact = np.float32 if np.can_cast(cells.dtype, np.float32) else np.float64
     return cells.astype(exact, copy=False)
 
 
-def _float(cell: Any, name: str, cells: np.ndarray, place: int) -> float:
+def _fault(cell: Any) -> tuple[str, str] | None:
+    """Return what is wrong with a cell that floats cannot be, in words; None: nothing."""
     if is_gap(cell):
-        return np.nan
+        return None
     if not isinstance(cell, Real | Decimal | np.bool_):
-        raise DataError(
-            f'data: {name} holds "{one_line(cell):.80}"{_where(cells, place)}, which is no '
-            f"number: {_WANTED}"
-        )
+        return f'"{one_line(cell):.80}"', f"which is no number: {_WANTED}"
     if isinstance(cell, int | np.integer) and abs(int(cell)) > _MOST_WHOLE:
-        raise _too_large(name, cells, place)
-    return float(cell)
+        cure = "subtract a constant, or leave out ids"
+        return "a whole number beyond 2^53", f"which floats round: {cure}"
+    return None
 
 
-def _too_large(name: str, cells: np.ndarray, place: int) -> DataError:
-    return DataError(
-        f"data: {name} holds a whole number beyond 2^53{_where(cells, place)}, which floats round: "
-        "subtract a constant, or leave out ids"
-    )
-
-
-def _where(cells: np.ndarray, place: int) -> str:
-    """Return where a cell is, in words."""
-    if not cells.ndim:
-        return ""
-    row, *rest = (int(n) for n in np.unravel_index(place, cells.shape))
+def _where(cells: np.ndarray, place: int, row: int | None) -> str:
+    """Return where a cell is, in words; row: of which row the cells are, None: of all."""
+    places = [int(n) for n in np.unravel_index(place, cells.shape)] if cells.ndim else []
+    if row is not None or not places:
+        places = [row or 0, *places]
+    row, *rest = places
     column = f", column {rest[0]}" if len(rest) == 1 else f", feature {tuple(rest)}"
     return f" in row {row} (counted from 0){column if rest else ''}"

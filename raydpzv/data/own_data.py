@@ -223,7 +223,7 @@ def _pairs(data: Any) -> dict[str, Any]:
             return _named_rows(rows)
         x, y = zip(*rows, strict=True)
         return {
-            "x": stacked([numbers_of(row, f"x of row {n}") for n, row in enumerate(x)], "x"),
+            "x": stacked([numbers_of(row, "x", n) for n, row in enumerate(x)], "x"),
             "y": list(y),
         }
     except DataError:
@@ -252,7 +252,7 @@ def _named_rows(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             f"{', '.join(_LABELS)}, and the features"
         )
     columns = [
-        stacked([numbers_of(row[name], f'"{name}" of row {n}') for n, row in enumerate(rows)], name)
+        stacked([numbers_of(row[name], f'"{name}"', n) for n, row in enumerate(rows)], name)
         for name in x
     ]
     wide = [name for name, column in zip(x, columns, strict=True) if column.ndim > 1]

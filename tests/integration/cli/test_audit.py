@@ -90,7 +90,12 @@ def test_the_demo_is_not_falsified_and_much_of_its_epsilon_is_seen(demo, tmp_pat
     assert 0.5 <= found["epsilon_seen"] <= found["epsilon_proved"] == pytest.approx(1)
     assert found["hidden_difference"] == 0
     assert found["noise"]["releases"] == 600
-    assert [c["canary"]["kind"] for c in found["canaries"]] == ["label", "features", "label"]
+    assert [c["canary"]["kind"] for c in found["canaries"]] == [
+        "label",
+        "features",
+        "type",
+        "label",
+    ]
     assert (tmp_path / "page" / "plots" / "audit_noise.png").stat().st_size > 1000
     page = (tmp_path / "page" / "audit.html").read_text()
     assert "not falsified" in page
@@ -266,8 +271,9 @@ def test_a_new_label_is_refused_or_counts_as_the_other_one(tmp_path):
     run = own_table(tmp_path)
     found = audited(run)
     assert found["verdict"] == "not falsified"
-    assert [c["canary"]["kind"] for c in found["canaries"]] == ["label", "features", "new_label"]
-    assert [c["outcome"] for c in found["canaries"]] == ["", "", "refused"]
+    kinds = [c["canary"]["kind"] for c in found["canaries"]]
+    assert kinds == ["label", "features", "type", "new_label"]
+    assert [c["outcome"] for c in found["canaries"]] == ["", "", "", "refused"]
     assert "data.classes does not list it" in call(run, "--quiet").stdout
     (tmp_path / "other").mkdir()
     found, canary = canary_of_new_label(own_table(tmp_path / "other", "data.other=2"))

@@ -333,7 +333,7 @@ def test_an_audit_changes_a_label_that_is_a_number(folder, kind):
     assert moved[5].tolist() == ([50, 50] if kind == "label" else [0, 0])
     assert Canary(5, 5, "label").label(np.array([0.0, 1.0]), 2).tolist() == [1, 0]
     with pytest.raises(SpecError, match="new_label"):
-        chosen(prepared, "replace", count=2, kinds=["new_label"], new_labels=True)
+        chosen(prepared, "replace", count=2, kinds=["new_label"], refusable=True)
 
 
 def test_a_proof_about_numbers_asks_for_no_classes():

@@ -8,13 +8,17 @@ from raydpzv.data.table import Table
 from raydpzv.errors import SpecError
 
 
-def run(rows: int = 10, on: str = "mean"):
+def run(rows: int = 10, on: str = "mean", source: str = "csv", kind: str = "float32"):
     plan = SimpleNamespace(on=on)
-    spec = SimpleNamespace(method=SimpleNamespace(name="dpzv"))
+    spec = SimpleNamespace(method=SimpleNamespace(name="dpzv"), data=SimpleNamespace(source=source))
     numbers = np.arange(rows)[::-1].copy()
     server = SimpleNamespace(y_train=np.zeros(rows, np.int64))
     return SimpleNamespace(
-        numbers=numbers, privacy=SimpleNamespace(plan=plan), spec=spec, server=server
+        numbers=numbers,
+        privacy=SimpleNamespace(plan=plan),
+        spec=spec,
+        server=server,
+        clients=[SimpleNamespace(x_train=np.zeros((rows, 2), kind))],
     )
 
 
@@ -37,6 +41,30 @@ def test_one_record_is_changed_and_no_other(kind, features, label):
     assert Canary(0, 3, "absent").change(before) is before
 
 
+def test_another_type_is_that_of_one_records_numbers():
+    before = table()
+    before.x[3] = [2, 2.25, -3]
+    after = Canary(0, 3, "type").change(before)
+    assert after.x[3].tolist() == [2.5, 2, -2.5]
+    assert np.array_equal(after.x[:3], before.x[:3])
+    levels = table(features=("a", "b", "c"), levels=(0, 20, 20))
+    assert Canary(0, 3, "type").change(levels).x[3].tolist() == [9.5, 10, 11]
+
+
+@pytest.mark.parametrize(
+    ("source", "kind", "usual"),
+    [
+        ("csv", "float32", ["label", "features", "type", "new_label"]),
+        ("digits", "float32", ["label", "features", "type", "label"]),
+        ("tokens", "float32", ["label", "features", "new_label", "label"]),
+        ("csv", "int64", ["label", "type", "new_label", "label"]),
+    ],
+)
+def test_a_ledger_is_audited_by_tables_that_may_be_refused(source, kind, usual):
+    found = chosen(run(source=source, kind=kind), "replace", count=4, refusable=True)
+    assert [canary.kind for canary in found] == usual
+
+
 def test_token_ids_and_categories_stay_what_they_are():
     tokens = Canary(0, 3, "features").change(table(vocabulary=20))
     assert tokens.x[3].tolist() == [10, 9, 8]
@@ -57,6 +85,7 @@ def test_rows_are_drawn_once_and_kinds_taken_in_turn():
 @pytest.mark.parametrize(
     ("relation", "on", "asked", "said"),
     [
+        ("replace", "ids", {"count": 1, "kinds": ["features"]}, "rows are ids"),
         ("replace", "mean", {"count": 11}, "--canaries: wanted 1..10"),
         (
             "replace",
@@ -70,4 +99,4 @@ def test_rows_are_drawn_once_and_kinds_taken_in_turn():
 )
 def test_what_is_no_canary_is_refused(relation, on, asked, said):
     with pytest.raises(SpecError, match=said):
-        chosen(run(on=on), relation, **asked)
+        chosen(run(on=on, kind="int64" if on == "ids" else "float32"), relation, **asked)

@@ -3,10 +3,13 @@ import pyarrow as pa
 import pytest
 import torch
 
-from raydpzv.data.own_data import own_data, side_by_side
-from raydpzv.data.own_rows import by_ids, numbered_owners
+from raydpzv.data.arrays import numbered_labels
+from raydpzv.data.own_data import _tables, own_data, side_by_side
+from raydpzv.data.sources import Request
 from raydpzv.data.table import View
 from raydpzv.errors import DataError
+from raydpzv.keys import Key
+from raydpzv.settings.sections_data import DataSection
 
 X = np.arange(12, dtype=np.float32).reshape(4, 3)
 Y = np.array([0, 1, 1, 0])
@@ -104,14 +107,6 @@ def test_views_that_do_not_belong_together_are_refused(views, complaint):
         side_by_side(views)
 
 
-@pytest.mark.parametrize("owners", [[[1]] * 3, None, 1.5, np.ones((3, 2))])
-def test_owners_that_cannot_be_told_apart_are_refused(owners):
-    with pytest.raises(
-        DataError, match="clients: wanted how many there are, or the owner of each row"
-    ):
-        numbered_owners(owners, 3)
-
-
 class Failing:
     def __len__(self):
         return 2
@@ -126,58 +121,143 @@ def test_rows_that_cannot_be_read_are_refused_in_one_line(data):
         own_data(data)
 
 
-LEFT, RIGHT = np.arange(8.0).reshape(4, 2), np.arange(3.0).reshape(3, 1)
-
-
-@pytest.mark.parametrize("named", [True, False])
-def test_views_of_other_orders_are_joined_by_ids(named):
-    views, ids = (
-        {"a": LEFT, "b": RIGHT},
-        {"a": ["p", "q", "r", "s"], "b": np.array(["s", "q", "x"])},
-    )
-    y = np.array([10, 11, 12, 13])
-    if not named:
-        views, ids = list(views.values()), list(ids.values())
-    with pytest.warns(UserWarning, match="3 records are not in every view"):
-        found, joined = by_ids(views, y, ids)
-    left, right = found.values() if named else found
-    np.testing.assert_array_equal(left, LEFT[[1, 3]])
-    np.testing.assert_array_equal(right, RIGHT[[1, 0]])
-    np.testing.assert_array_equal(joined, y[[1, 3]])
-
-
-@pytest.mark.parametrize("named", [True, False])
-def test_labels_have_ids_of_their_own(named):
-    ids = {"a": [1, 2, 3, 4], "labels": [4, 3, 2, 1]} if named else [[1, 2, 3, 4], [4, 3, 2, 1]]
-    found, joined = by_ids({"a": LEFT} if named else [LEFT], [10, 11, 12, 13], ids)
-    np.testing.assert_array_equal(found["a"] if named else found[0], LEFT)
-    np.testing.assert_array_equal(joined, [13, 12, 11, 10])
-
-
-@pytest.mark.parametrize(
-    ("ids", "complaint"),
-    [
-        ({"a": [1, 2, 3, 3], "b": [1, 2, 3]}, "1 of the 4 records of a repeat an id"),
-        ({"a": [1, None, float("nan"), 4], "b": [1, 2, 3]}, "2 of the 4 records of a have none"),
-        ({"a": [1, 2, 3], "b": [1, 2, 3]}, "wanted one for each of the 4 records of a, got 3"),
-        ({"a": [1, 2, 3, 4], "b": ["1", "2", "3"]}, "no record is in every view"),
-        (
-            {"a": [1, 2, 3, 4], "b": [[1], [2], [3]]},
-            "wanted a number or a text for each record of b",
-        ),
-        ({"a": [1, 2, 3, 4], "c": [1, 2, 3]}, "each view, a, b, in the form of views, got a, c"),
-        ({"a": [1, 2, 3, 4]}, "each view, a, b, in the form of views, got a;"),
-        (3, "wanted a list or a table"),
-    ],
-)
-def test_ids_that_join_nothing_are_refused(ids, complaint):
-    with pytest.raises(DataError, match=complaint):
-        by_ids({"a": LEFT, "b": RIGHT}, np.arange(4), ids)
-
-
 def test_users_are_numbered_beside_the_clients_that_hold_them():
     found = own_data(
         {"x": X, "y": Y, "clients": ["b", "a", "b", "c"], "users": ["u", "v", "w", "u"]}
     )
     assert found.owners.tolist() == [0, 1, 0, 2]
     assert found.users.tolist() == [0, 1, 2, 0]
+
+
+SMALL = np.zeros((4, 2))
+
+
+def labels_of(y, classes=None, **given):
+    """Return the numbers of labels as a scenario has them."""
+    data = {"source": "own", "split": "plain"} | ({"classes": classes} if classes else {})
+    request = Request(DataSection.model_construct(**data), Key(0), **given)
+    return _tables(own_data((SMALL, y)), "own", request).y.tolist()
+
+
+BOOLEANS, WHOLE, TEXTS = (False, True), (0, 1, 7), ("0", "1", "ill")
+
+
+@pytest.mark.parametrize(
+    ("y", "classes", "numbers"),
+    [
+        ([True, False, np.bool_(True), False], BOOLEANS, [1, 0, 1, 0]),
+        (np.array([True, False, True, False]), BOOLEANS, [1, 0, 1, 0]),
+        (torch.tensor([True, False, True, False]), BOOLEANS, [1, 0, 1, 0]),
+        (pa.array([True, False, True, False]), BOOLEANS, [1, 0, 1, 0]),
+        ([1, 0, "True", "false"], BOOLEANS, [1, 0, 1, 0]),
+        ([True, False, 1, 7], WHOLE, [1, 0, 1, 2]),
+        (["1", "0", 1, "7"], WHOLE, [1, 0, 1, 2]),
+        (np.array([True, False, "True", "7"]), WHOLE, [1, 0, 1, 2]),
+        (["ill", 1, "0", np.int64(1)], TEXTS, [2, 1, 0, 1]),
+        (np.array(["ill", 1, "0", 1]), TEXTS, [2, 1, 0, 1]),
+        ([True, False, True, 2], None, [1, 0, 1, 2]),
+        (np.array([True, False, True, False]), None, [1, 0, 1, 0]),
+    ],
+)
+def test_labels_are_numbered_each_by_itself(y, classes, numbers):
+    assert labels_of(y, classes) == numbers
+
+
+ODD = ["ill", 7, True, 1, "9", "True"]
+
+
+@pytest.mark.parametrize("form", [list, np.array, lambda y: np.array(y, object)])
+@pytest.mark.parametrize(
+    ("base", "classes"),
+    [
+        *(([True, False, True], listed) for listed in (BOOLEANS, WHOLE)),
+        *(
+            (form, listed)
+            for form in ([1, 0, 1], ["1", "0", "1"])
+            for listed in (BOOLEANS, WHOLE, TEXTS)
+        ),
+    ],
+)
+def test_no_label_moves_the_others(classes, form, base):
+    """An array takes one type for all; then a label has to mean what it means alone."""
+    for odd in ODD:
+        assert _numbered(form([*base, odd]), classes)[:3] == [1, 0, 1], odd
+
+
+def _numbered(y, classes):
+    """Number labels, -1 for one outside the list."""
+    data = DataSection.model_construct(source="own", classes=classes, other=classes[0])
+    found = own_data((SMALL, y))
+    return numbered_labels({"y": found.y}, Request(data, Key(0)), "own")[0]["y"].tolist()
+
+
+def test_a_boolean_is_no_text_of_a_list():
+    with pytest.raises(DataError, match=r'has "True" in row 0 .* not in the public list'):
+        labels_of([True, False, True, False], TEXTS)
+
+
+@pytest.mark.parametrize(
+    ("y", "said"),
+    [
+        ([1, 0, 2.5, 1], r'the label "2.5" in row 2 \(counted from 0\), float'),
+        ([1, 0, (1,), 1], "y is no array"),
+        ([1, 0, b"a", 1], 'the label "b.a." in row 2'),
+        ([1, 0, None, 1], r"y has no label in row 2 \(counted from 0\), and in 1 of 4 rows"),
+        (np.array([1, 0, np.nan, 1]), "y has no label in row 2"),
+        (np.ma.masked_array([1, 0, 1, 1], mask=[0, 0, 1, 0]), "y has no label in row 2"),
+        ([1, 0, 10**30, 1], "y has whole numbers above"),
+    ],
+)
+def test_what_can_be_no_class_is_refused_by_its_row(y, said):
+    with pytest.raises(DataError, match=f"data: .*{said}"):
+        own_data((SMALL, y))
+
+
+def test_labels_that_are_numbers_are_read_each_by_itself():
+    found = own_data((SMALL, [True, 2, 3.5, np.float32(4)]), numbers=True)
+    assert found.y.tolist() == [[1.0], [2.0], [3.5], [4.0]]
+    with pytest.raises(DataError, match=r'y holds "3" in row 2'):
+        own_data((SMALL, [1, 2, "3", 4]), numbers=True)
+    assert own_data((SMALL, [1, 2, 3.5, 4]), numbers=None).y.dtype == np.float64
+    assert own_data((SMALL, [1, 2, 3, 4]), numbers=None).y.dtype == np.int64
+
+
+NAMED = [{"input": row, "label": int(label)} for row, label in zip(X, Y, strict=True)]
+
+
+@pytest.mark.parametrize("label", ["label", "labels", "target", "y"])
+def test_rows_may_be_tables_of_named_values(label):
+    rows = [{"pixels": torch.tensor(row["input"]), label: row["label"]} for row in NAMED]
+    found = own_data(rows)
+    np.testing.assert_array_equal(found.x, X)
+    assert (found.y.tolist(), found.features) == (Y.tolist(), ())
+    flat = [{"b": row["input"][1], label: row["label"], "a": 7} for row in NAMED]
+    found = own_data(flat)
+    np.testing.assert_array_equal(found.x, np.stack([X[:, 1], np.full(4, 7)], axis=1))
+    assert found.features == ("b", "a")
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        (
+            [*NAMED[:2], {"input": X[2]}],
+            r"row 2 \(counted from 0\) has other names than row 0, input, label",
+        ),
+        ([*NAMED[:2], (X[2], 1)], "row 2 .* has other names"),
+        ([{"input": X[0], "kind": 1}] * 2, "the names input, kind: wanted one of label, labels"),
+        ([{"label": 1, "y": 1, "x": 3}] * 2, "the names label, y, x: wanted one of"),
+        ([{"label": 1}] * 2, "the names label: wanted one of"),
+        (
+            [{"ids": X[0], "mask": X[0], "label": 1}] * 2,
+            'of which "ids" is an array: .*keep it and label',
+        ),
+        (
+            [{"text": "good", "label": 1}] * 2,
+            r'"text" holds "good" in row 0 \(counted from 0\), which is no number',
+        ),
+    ],
+)
+def test_named_values_that_are_no_records_are_refused(rows, said):
+    with pytest.raises(DataError, match=f"^data: [^\n]*{said}[^\n]*$"):
+        own_data(rows)

@@ -9,7 +9,7 @@ from sklearn.impute import SimpleImputer
 from sklearn.preprocessing import MinMaxScaler, OneHotEncoder, StandardScaler
 
 from raydpzv.data.held_out import limit, with_validation
-from raydpzv.data.scaling import encoded, scale, standardise
+from raydpzv.data.scaling import encoded, scale, scale_by, standardise
 from raydpzv.data.table import Split, Table
 from raydpzv.errors import DataError, SpecError
 from raydpzv.keys import Key
@@ -171,3 +171,73 @@ def test_a_column_without_a_value_in_training_rows_is_refused(split):
 def test_a_table_of_numbers_stays_as_it_is():
     split = get("wine")
     assert encoded(split) is split
+
+
+def column(values, name="t"):
+    return Table(name, np.asarray(values, np.float64)[:, None], np.arange(len(values)) % 2, 2)
+
+
+SECONDS = 1_700_000_000 + np.arange(100)
+
+
+@pytest.mark.parametrize(
+    "values", [SECONDS, 20_000_000 + np.arange(100) % 2, 1 + np.arange(100) / 1e8]
+)
+def test_columns_are_exact_until_they_are_scaled(values):
+    split = Split(column(values), column(values))
+    exact = (values - values.mean()) / values.std()
+    np.testing.assert_allclose(standardise(split).train.x[:, 0], exact, rtol=1e-6)
+    moved = scale_by(split, float(values[0]), float(values.std())).train.x[:, 0]
+    np.testing.assert_allclose(moved, (values - values[0]) / values.std(), rtol=1e-6)
+    unit = (values - values.min()) / np.ptp(values)
+    np.testing.assert_allclose(scale(split, "unit").test.x[:, 0], unit, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "values", [SECONDS, 20_000_000 + np.arange(100) % 2, 1 + np.arange(100) / 1e8]
+)
+def test_values_that_float32_cannot_tell_apart_are_refused_unscaled(values):
+    split = Split(column(values), column(values))
+    said = r'column 0 of "t" has values near .* differ by less than float32 holds.*data.scale'
+    with pytest.raises(DataError, match=said):
+        scale(split, "none")
+    with pytest.raises(DataError, match=said):
+        scale_by(split, 5.0, 2.0)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        1_700_000_000 + 86_400 * np.arange(100),
+        np.full(100, 1_700_000_001),
+        0.1 + np.arange(100) * 1e-17,
+        np.arange(100) * 0.1,
+        np.concatenate((np.arange(99) * 0.1, [1e30])),
+    ],
+)
+def test_what_float32_holds_well_enough_is_taken_as_it_is(values):
+    found = scale(Split(column(values), column(values)), "none").train.x
+    assert found[:, 0].tolist() == values.astype(np.float32).tolist()
+
+
+def test_sums_that_are_equal_but_for_rounding_are_constant():
+    parts = (KEY / "parts").generator().dirichlet(np.ones(7), 500)
+    values = parts.sum(1)
+    assert len(set(values.tolist())) > 1
+    split = Split(column(values), column(values))
+    assert not standardise(split).train.x.any()
+    assert not standardise(Split(column(np.full(500, 0.1)), column(values))).train.x.any()
+
+
+def test_a_value_that_is_too_large_for_float32_is_refused_wherever_it_shows():
+    with refusal(DataError, "inf as float32 in row 2"):
+        column([1.0, 2.0, 1e39])
+    split = Split(column([1.0, 2.0, 1e38]), column([1.0, 2.0]))
+    with refusal(DataError, "inf as float32 in row 2"):
+        scale_by(split, 0.0, 1e-3)
+
+
+def test_refused_rows_are_those_of_the_file():
+    table = column([1.0, 2.0, 1e38, 3.0]).select(np.array([3, 2]))
+    with refusal(DataError, "inf as float32 in row 2"):
+        scale_by(Split(table, table), 0.0, 1e-3)
