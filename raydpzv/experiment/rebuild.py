@@ -103,6 +103,11 @@ def recorded_plan(folder: RunFolder) -> BottomPlan | ModelPlan:
     folder of somebody else.
     """
     spec = folder.spec()
+    if spec.descriptor.rule is None:
+        raise DataError(
+            f"{folder.ledger}: {spec.method.name} keeps no ledger, but there is one: the folder is "
+            "damaged; restore it from a copy"
+        )
     plan = cast(Any, ModelPlan if spec.one_model else BottomPlan)
     found: BottomPlan | ModelPlan = plan.of(spec, folder.environment(), folder.first_models())
     if found.lost():

@@ -168,7 +168,7 @@ def client_rows(run: RunView, scenario: Mapping[str, Any]) -> list[ClientRow]:
     scenario: the run's settings as a tree; without its [arrivals] no rate was asked for.
     """
     found = (run.summary.get("staleness") or {}).get("clients") or ()
-    if run.horizontal or not found:
+    if run.horizontal or not isinstance(found, list):
         return []
     count, seconds = len(found), run.summary.get("simulated_seconds") or math.nan
     up, down = traffic.bytes_by_client(run.rows["message"], count)

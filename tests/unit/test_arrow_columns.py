@@ -1,11 +1,15 @@
 """Columns made and read without pandas are those that Arrow's own functions make and read."""
 
+import csv
+import io
+import math
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from raydpzv.arrow_columns import array, equal, numbers, strings
+from raydpzv.arrow_columns import array, as_csv, equal, numbers, strings
 from tests.helpers.programs import python_said
 
 VALUES = {
@@ -61,3 +65,14 @@ def test_pandas_is_not_imported() -> None:
     )
     pytest.importorskip("pandas")
     assert python_said("-c", code).split() == ["False", "True"]  # the second is the control
+
+
+def test_no_text_of_a_csv_is_a_formula():
+    texts = ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "plain", "a=b", "", None]
+    table = pa.table({"=name": texts, "number": [-1.5, math.inf, math.nan, *[0.0] * 5, None]})
+    found = list(csv.reader(io.StringIO(as_csv(table).decode())))
+    wanted = ["'=1+1", "'+1", "'-1", "'@SUM(A1)", "'\t=1", "plain", "a=b", "", ""]
+    assert found[0] == ["'=name", "number"]
+    assert [row[0] for row in found[1:]] == wanted
+    assert [row[1] for row in found[1:4]] == ["-1.5", "inf", "nan"]
+    assert as_csv(table.slice(0, 0)).decode().splitlines() == ['"\'=name","number"']

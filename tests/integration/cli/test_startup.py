@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.programs import python
+from tests.helpers.programs import python, python_said
 
 TRAINING = (
     "torch",
@@ -126,3 +126,12 @@ def test_ctrl_c_while_a_command_loads_ends_the_program_in_one_line(tmp_path: Pat
     )
     ended = python("-c", code)
     assert (ended.returncode, ended.stderr) == (130, "raydpzv: interrupted\n")
+
+
+def test_runs_start_without_docstrings(tmp_path: Path) -> None:
+    command = ("-m", "scenarios", "run", "digits_decomfl", "--set", "budget.updates=2", "--quiet")
+    python_said(*command, "--out", str(tmp_path / "run"), PYTHONOPTIMIZE="2")
+    assert "done" in (tmp_path / "run" / "summary.json").read_text()
+    assert python_said("-m", "scenarios", "list", PYTHONOPTIMIZE="2") == python_said(
+        "-m", "scenarios", "list"
+    )
