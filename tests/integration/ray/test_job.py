@@ -134,7 +134,7 @@ def project(tmp_path):
 @pytest.fixture
 def here(tmp_path):
     """What the page's names stand for."""
-    return {"s3://bucket/own": (tmp_path / "shared").as_uri()}
+    return {"s3://bucket/own": (tmp_path / "own").as_uri()}
 
 
 def digests(folder):
