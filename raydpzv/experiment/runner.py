@@ -23,7 +23,7 @@ from raydpzv.experiment.finalize import (
 )
 from raydpzv.experiment.local_session import LocalSession, frozen_heap, one_thread, open_ledger
 from raydpzv.experiment.prepare import Prepared, prepare
-from raydpzv.experiment.resuming import continued, drop_left_over, fall_back
+from raydpzv.experiment.resuming import continued, drop_left_over, fall_back, prepared_again
 from raydpzv.files import is_written
 from raydpzv.interrupts import interruptible
 from raydpzv.notebook import PACE, CellLine
@@ -84,7 +84,7 @@ def run(
         return start(asked, runner, replace(options, out=folder), uri, own_stop=own_stop)
     moved = locations(as_tree(asked))
     if run := found_run(asked, folder, moved):
-        return run
+        return replace(run, prepared=prepared_again(asked, RunFolder(folder)))
     return _resume(folder, runner, options, moved, own_stop=own_stop)
 
 
@@ -116,7 +116,7 @@ def is_found(folder: Path, storage: str | None) -> bool:
 
 
 def found_run(asked: AnyScenario, folder: Path, moved: Sequence[str]) -> Run | None:
-    """Return the complete run of a folder; None if it is to resume.
+    """Return the complete run of a folder, without its experiment; None if it is to resume.
 
     moved: where its data are now, see `RunFolder.open`. Raises InputError for a run with other
     settings than those asked for.

@@ -58,8 +58,12 @@ class StorageFolder:
             write_atomically(here / name, data, fsync=True, mode=mode)
             return
         with _as_oserror():
-            self._filesystem.create_dir(path.rpartition("/")[0])
-            with self._filesystem.open_output_stream(path) as file:
+            try:
+                stream = self._filesystem.open_output_stream(path)
+            except FileNotFoundError:  # object stores need no folders
+                self._filesystem.create_dir(path.rpartition("/")[0])
+                stream = self._filesystem.open_output_stream(path)
+            with stream as file:
                 file.write(data)
 
     def names(self, folder: str = "") -> list[str]:

@@ -267,6 +267,7 @@ def test_a_run_is_found_again_by_storage_path_and_name(small, tmp_path, uri, mon
         assert digests(raydpzv.run(spec, **named)) == whole
         shown = raydpzv.run(spec, **named, progress=lambda status: pytest.fail("it is complete"))
         assert (digests(shown), shown.rows("evaluation").num_rows > 0) == (whole, True)
+        assert shown.state_dict("server").keys()
         with pytest.raises(InputError, match="holds a run with other settings: seed is"):
             raydpzv.run(other, **named)
     with pytest.raises(InputError, match="runs/one: this run is complete"):
