@@ -35,6 +35,7 @@ from raydpzv.registry import RUNNERS
 from raydpzv.sim.interfaces import Status
 from raydpzv.storage.download import copy_rest, find_copy, local_copy, unused_storage
 from raydpzv.storage.filesystem import is_uri
+from raydpzv.trust import trust_code_of
 
 
 def run(
@@ -82,10 +83,12 @@ def run(
     uri, folder = _stored(storage_path, name, out)
     if not is_found(folder, uri):
         return start(asked, runner, replace(options, out=folder), uri, own_stop=own_stop)
-    moved = locations(as_tree(asked))
-    if run := found_run(asked, folder, moved):
-        return replace(run, prepared=prepared_again(asked, RunFolder(folder)))
-    return _resume(folder, runner, options, moved, own_stop=own_stop)
+    tree = as_tree(asked)
+    moved = locations(tree)
+    with trust_code_of(tree):
+        if run := found_run(asked, folder, moved):
+            return replace(run, prepared=prepared_again(RunFolder.open(folder, moved)))
+        return _resume(folder, runner, options, moved, own_stop=own_stop)
 
 
 def start(

@@ -58,7 +58,7 @@ def test_the_old_command_names_the_new_one(capsys):
         app(["search", "digits_dpzv", "--space", "space.toml"])
     assert ended.value.code == 2
     assert capsys.readouterr().err == (
-        "raydpzv: search: wanted `raydpzv tune SCENARIO --space FILE`, its new name\n"
+        "raydpzv: search: is no command any more; use `raydpzv tune SCENARIO --space FILE`\n"
     )
 
 
