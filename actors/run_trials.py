@@ -12,7 +12,6 @@ import os
 import shutil
 import tempfile
 import threading
-import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -50,7 +49,7 @@ from raydpzv.errors import (
 )
 from raydpzv.experiment.prepare import planned_privacy
 from raydpzv.experiment.runner import run_local
-from raydpzv.files import SEARCH
+from raydpzv.files import SEARCH, keep_traceback
 from raydpzv.search.schedulers import PAUSES, without_checkpoint
 from raydpzv.search.search_terms import Outcome, SearchWatch, TuneOptions
 from raydpzv.search.space import literal
@@ -289,7 +288,7 @@ def _with_reason(run: TrialRun, make: Callable[[], str]) -> str:
 
         # a wrong setting needs no traceback
         if run.path.is_dir() and not isinstance(error, InputError):
-            (run.path / "error.log").write_text(traceback.format_exc())
+            keep_traceback(run.path)
         line = str(error) if isinstance(error, RaydpzvError) else f"{type(error).__name__}: {error}"
         raise RunError(" ".join(line.split())) from error
 

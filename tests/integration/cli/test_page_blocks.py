@@ -33,6 +33,7 @@ ELSEWHERE = {
     ("docs/cluster.md", "python"): "integration/ray/test_job.py",
     ("docs/cluster.md", "sh"): "integration/ray/test_job.py",
     ("docs/cluster.md", "yaml"): "integration/cli/test_rayjob.py",
+    ("docs/seed-file.md", "json"): "golden/test_golden_seed_files.py",
     ("docs/tune.md", "python"): "integration/ray/test_tune_page.py",
     ("docs/tune.md", "sh"): "integration/ray/test_tune_page.py",
     ("docs/watching.md", "python"): "integration/local/test_watching_page.py",
@@ -193,6 +194,7 @@ def test_every_block_with_a_language_has_one_that_is_tested():
         "python",
         "toml",
         "yaml",
+        "json",
     }
 
 

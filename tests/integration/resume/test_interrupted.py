@@ -159,9 +159,9 @@ def test_what_cannot_be_written_ends_the_run_and_a_resume_loses_nothing(
 
 
 def test_a_log_of_the_error_that_cannot_be_written_does_not_hide_it(tmp_path, monkeypatch):
-    def failing(*arguments):
+    def failing(*arguments, **options):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(Path, "write_text", failing)
+    monkeypatch.setattr("raydpzv.files.write_atomically", failing)
     with pytest.raises(RunError, match=r"^the disk was seen to be full$"), failures(tmp_path):
         raise RunError("the disk was seen to be full")
