@@ -101,9 +101,8 @@ def test_names_are_the_fields():
         if words(path.stem) & GONE:
             found.append(str(path.relative_to(ROOT)))
         for token in tokenize.generate_tokens(io.StringIO(path.read_text()).readline):
-            is_typing_cast = (
-                token.string == "cast"
-            )  # typing.cast and Arrow's method, by their own names
+            # of typing, of Arrow and of NumPy, by their own names
+            is_typing_cast = token.string in ("cast", "can_cast")
             name = token.string.strip("_")
             if (
                 token.type == tokenize.NAME
