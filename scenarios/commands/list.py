@@ -63,7 +63,7 @@ def listed() -> Iterable[tuple[str, Sequence[Row]]]:
         rows = [_row(entry) for entry in found if entry.horizontal is horizontal]
         yield f"Scenarios, {_kind(horizontal)}", rows
     yield "Comparisons", [_row(entry) for entry in entries(COMPARISONS)]
-    yield "Spaces (raydpzv tune COMPARISON)", [(name, "", "") for name in names(SPACES)]
+    yield "Spaces (raydpzv tune)", [(name, "", "") for name in names(SPACES)]
     for horizontal in (False, True):
         methods = [name for name in METHODS if is_horizontal(name) is horizontal]
         rows = [(name, "", METHODS.summary(name).removesuffix(".")) for name in methods]

@@ -79,7 +79,8 @@ class Fake:
             fields,
             types.SimpleNamespace(experiment_id=0, info=types.SimpleNamespace(run_id=1)),
         )
-        self.get_experiment_by_name = self.create_run = lambda *given, **more: found
+        self.create_experiment = self.create_run = lambda *given, **more: found
+        self.get_experiment_by_name = lambda name: None
         self.MlflowClient = self.init = lambda **given: self
         self.log_batch = self.define_metric = lambda *given, **more: None
 

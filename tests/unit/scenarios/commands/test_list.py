@@ -24,7 +24,7 @@ def test_lines_fit_and_columns_are_aligned(width):
     starts = {
         line.index(line.split(maxsplit=2)[1])
         for line in names
-        if line.split()[1] in ("folder", "file")
+        if line.split()[1:2] in (["folder"], ["file"])
     }
     assert len(starts) == 1
 

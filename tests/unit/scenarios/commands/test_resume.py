@@ -3,7 +3,6 @@ from types import SimpleNamespace
 import pytest
 from typer.testing import CliRunner
 
-import raydpzv
 import scenarios
 from raydpzv.errors import RunError
 from raydpzv.experiment.runner import usual_runner
@@ -37,7 +36,7 @@ def test_a_first_run_says_that_it_compiles(quiet, monkeypatch, tmp_path):
         kernels._compiling()
         raise RunError("nothing is trained here")
 
-    monkeypatch.setattr(raydpzv, "run", first_calls)
+    monkeypatch.setattr("scenarios.commands.run.start", first_calls)
     words = ["run", "digits_dpzv", "--out", str(tmp_path / "run"), *(["--quiet"] if quiet else [])]
     ended = CliRunner().invoke(app, words)
     assert ended.exit_code == 1
