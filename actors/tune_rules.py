@@ -7,8 +7,10 @@ import signal
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
+import cloudpickle
 from ray import tune
 from ray.tune import Callback
 from ray.tune.schedulers import (
@@ -230,6 +232,15 @@ def require_optuna() -> Any:
     return optuna
 
 
+def _error_of(trial: Any) -> str:
+    """Return why a trial failed: Tune copies what it writes here to its storage only later."""
+    path = Path(trial.pickled_error_file) if trial.pickled_error_file else None
+    if path is None or not path.is_file():
+        return "its process was lost"
+    error = cloudpickle.loads(path.read_bytes())
+    return str(getattr(error, "cause", None) or error)
+
+
 @dataclass(frozen=True)
 class Observed:
     """A search whose trials are at work in this process."""
@@ -271,10 +282,8 @@ class Observer(Callback):
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Tell why a trial has no result."""
         if found := self.search:
-            error = trial.get_pickled_error() or trial.get_error()
-            why = str(getattr(error, "cause", None) or error or "its process was lost")
             number = self._number(found, trial)
-            found.reasons[number] = " ".join(why.split())[:500]
+            found.reasons[number] = " ".join(_error_of(trial).split())[:500]
             found.watch.ended(number, found.reasons[number])
 
     def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:

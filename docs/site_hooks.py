@@ -26,7 +26,7 @@ API = "api.md"
 GROUPS = {
     "Scenarios": ("load", "horizontal", "vertical", "features", "methods"),
     "Before a run": ("check", "privacy"),
-    "Runs": ("run", "resume", "Run", "Callback", "report", "export"),
+    "Runs": ("run", "resume", "trust_code", "Run", "Callback", "report", "export"),
     "Comparisons and searches": ("compare", "tune"),
     "Audits": ("audit",),
 }

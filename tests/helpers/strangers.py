@@ -13,6 +13,7 @@ import tomli_w
 from raydpzv.config.toml import tree_sha256
 from raydpzv.config.tree import read_toml
 from tests.helpers.commands import call
+from tests.helpers.programs import Forked, said
 
 MODULE = "victims"
 """A module of the reader's own project: each import and each call leaves a line in a file."""
@@ -110,16 +111,22 @@ def project(folder: Path) -> Path:
 
 def make(project: Path, name: str) -> Path:
     """Make a run, a comparison or a search below the project, which is the working folder."""
-    words = {
-        "comparison": ["compare", "method.toml", "--seeds", 1, "--jobs", 1, "--runner", "local"],
-        "search": ["search", "method.toml", "--space", "space.toml", "--runner", "local"],
-    }.get(name, ["run", f"{name}.toml"])
-    made = call(*words, "--out", f"made-{name}", "--quiet")
-    # after three updates all classes may be predicted as one, which a comparison calls failed
-    assert made.exit_code == 0 or "comparison: " in made.output, made.output
+    if name == "search":
+        by_itself("tune", "method.toml", "--space", "space.toml", "--out", "made-search")
+    else:
+        comparison = ["compare", "method.toml", "--seeds", 1, "--jobs", 1, "--runner", "local"]
+        words = comparison if name == "comparison" else ["run", f"{name}.toml"]
+        made = call(*words, "--out", f"made-{name}", "--quiet")
+        # after three updates all classes may be predicted as one, which a comparison calls failed
+        assert made.exit_code == 0 or "comparison: " in made.output, made.output
     forget()
     (project / "canary").unlink()
     return project / f"made-{name}"
+
+
+def by_itself(*words: object) -> None:
+    """Run a command in a process of its own, whose Ray finds the modules of the working folder."""
+    said(Forked(["-m", "raydpzv", *map(str, words), "--quiet"]))
 
 
 def forget() -> None:

@@ -289,7 +289,7 @@ def test_no_code_of_a_strangers_folder_runs(kind, home, canary, tmp_path):
 def watched(folder):
     """Make the page that `watch` serves, if it can be made."""
     with suppress(RaydpzvError):
-        LivePage(folder, operator=True).page()
+        LivePage(folder).page()
 
 
 @pytest.mark.parametrize("kind", ["the project's", "unfinished", "weights", "method"])
@@ -331,6 +331,20 @@ def test_your_own_folder_needs_none_until_its_plan_changes(home, canary, tmp_pat
     (folder / "summary.json").unlink()
     assert "it was changed since" in complaint(call("resume", folder))
     assert not canary.exists()
+
+
+def test_a_run_that_came_back_needs_no_word_beside_its_own_scenario(home, canary, tmp_path):
+    folder = sent(home / "made-horizontal", tmp_path / "folder")
+    (folder / "summary.json").unlink()
+    own, other = tmp_path / "own.toml", tmp_path / "other"
+    shutil.copy(folder / "scenario.toml", own)
+    shutil.copytree(folder, other)
+    at("method.name", f"{MODULE}:METHOD")(other)
+    words = ("run", own, "--quiet", "--or-resume", "--out")
+    assert f"names code, {MODULE}:METHOD, and" in complaint(call(*words, other)), "control"
+    done = call(*words, folder)
+    assert done.exit_code == 0, done.output
+    assert "loss" in canary.read_text()
 
 
 def test_another_users_key_makes_no_mark(home, canary, tmp_path, monkeypatch):
@@ -389,12 +403,11 @@ def test_reading_commands_import_nothing_in_their_threads_either(home, canary):
 def test_a_search_of_a_stranger_and_its_best_scenario_need_a_word(home, canary, tmp_path):
     folder = sent(home / "made-search", tmp_path / "folder")
     (folder / "trials.csv").unlink()
-    for words in (("resume", folder, "--runner", "local"), ("run", folder / "best.toml")):
+    for words in (("resume", folder), ("run", folder / "best.toml")):
         assert "give --trust-code" in complaint(call(*words, "--quiet"))
     assert not canary.exists()
     rewrite(folder, lambda tree: None, "search.toml")
-    done = call("resume", folder, "--runner", "local", "--quiet", "--trust-code")
-    assert done.exit_code == 0, done.output
+    strangers.by_itself("resume", folder, "--trust-code")
     assert "imported" in canary.read_text()
 
 
@@ -402,15 +415,13 @@ def test_a_word_that_a_search_may_draw_counts(home, tmp_path):
     folder = sent(home / "made-search", tmp_path / "folder")
 
     def change(tree):
-        for trial in tree["trials"]:
-            trial["scenario"]["method"] = {"name": "decomfl"}
-        tree["drawing"] = {
-            "samples": 9, "batch": 1, "seed": 0, "scenario": tree["trials"][0]["scenario"],
-            "space": [{"setting": "model.kind", "kind": "choice", "values": ["os:system"]}],
-        }  # fmt: skip
+        for line in tree["lines"]:
+            line["scenario"]["method"] = {"name": "decomfl"}
+        for dimension in tree["space"]:
+            dimension |= {"setting": "model.kind", "kind": "choice", "values": ["os:system"]}
 
     rewrite(folder, change, "search.toml")
-    assert "names code, os:system" in complaint(call("resume", folder, "--runner", "local"))
+    assert "names code, os:system" in complaint(call("resume", folder))
 
 
 LINKS = {
