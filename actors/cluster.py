@@ -98,7 +98,7 @@ def connected(
     else:
         _check_unshadowed(shadow)
         options["address"] = address
-    with token_settings_kept(), _shown(verbose), _watched(own=own) as mark:
+    with token_settings_kept(), _watched(own=own) as mark:
         if not own:
             options["address"] = joinable(str(address), given)
         elif not TOKEN_SETTINGS & os.environ.keys() and not os.access(Path.home(), os.W_OK):
@@ -111,21 +111,6 @@ def connected(
                 yield
         finally:
             ray.shutdown()
-
-
-@contextmanager
-def _shown(verbose: bool) -> Iterator[None]:
-    """Unless verbose, keep Ray from printing to stdout, among a command's results, what happens to
-    machines. A run's faults name it.
-    """
-    from ray._private import worker
-
-    before = worker._worker_logs_enabled
-    worker._worker_logs_enabled = verbose
-    try:
-        yield
-    finally:
-        worker._worker_logs_enabled = before
 
 
 def _check_unshadowed(shadow: Path | None) -> None:

@@ -57,12 +57,12 @@ class Machine:
 
 
 def cluster_machines() -> list[Machine]:
-    """Return the machines of the connected cluster, that of this process first."""
+    """Return the machines of the connected cluster."""
     import ray
     from ray._private.state import available_resources_per_node
 
     free, here = available_resources_per_node(), ray.get_runtime_context().get_node_id()
-    found = [
+    return [
         Machine(
             node["Resources"],
             node.get("Labels", {}),
@@ -73,7 +73,6 @@ def cluster_machines() -> list[Machine]:
         for node in ray.nodes()
         if node["Alive"]
     ]
-    return sorted(found, key=lambda machine: (not machine.home, machine.name))
 
 
 def noticed_within() -> float:

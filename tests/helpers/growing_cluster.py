@@ -1,7 +1,8 @@
-"""Runs on a cluster that grows: one that waits for a machine with the labels that it asks for, and
-under the wall clock two more, of which one has clients whose clocks are ahead.
+"""A run that waits on a cluster of one machine until there is a second, with the labels it asks
+for; what came of it, and of two more there under the wall clock: of one the second machine's clock
+is ahead.
 
-Prints lines of JSON: what it waits for, and at its end what came of the runs.
+A process of its own: a Ray that others share cannot join another cluster. Prints one line of JSON.
 """
 
 import json
@@ -9,18 +10,22 @@ from types import SimpleNamespace
 from unittest import mock
 
 import ray
+from ray.cluster_utils import Cluster
 from ray.util import placement_group_table
 
 import scenarios
+from actors.cluster import set_defaults
 from actors.vertical.client_actor import ClientActor
 from raydpzv.sim import clock
 
 SETTINGS = ("privacy.noise=seeded", "budget.updates=20", "evaluate.every=20")
 PLACED = (
     "resources.client_actors=1",
+    "resources.client_cpus=1",
+    "resources.server_cpus=1",
+    "resources.placement=strict_spread",
     "resources.placement_timeout=150",
-    'resources.labels.server={zone = "!late"}',
-    'resources.labels.clients={zone = "late"}',
+    'resources.labels.clients={zone = "b"}',
 )
 
 AHEAD = 0.5
@@ -29,6 +34,7 @@ WALL = (
     "clock.kind=wall",
     "arrivals.rate=4",
     "resources.client_actors=2",
+    "resources.client_cpus=0.5",
 )
 PULLS = (
     "clock.kind=wall",
@@ -36,8 +42,6 @@ PULLS = (
     "budget.updates=4",
     "arrivals.rate=4",
     "resources.hosts=1",
-    'resources.labels.server={zone = "!late"}',
-    'resources.labels.hosts={zone = "late"}',
 )
 
 
@@ -50,15 +54,20 @@ class AheadClientActor(ClientActor):
         super().__init__(*arguments)  # type: ignore[arg-type]
 
 
-def clocks() -> list[dict[str, object]]:
+def clocks(address: str) -> list[dict[str, object]]:
     """Return what is on record and said of the machines' clocks: as they are, and of clients that
     are ahead.
     """
-    pulled = scenarios.load("digits_decomfl", PULLS)
-    ahead = scenarios.load("digits_dpzv", [*SETTINGS, *PLACED, *WALL])
-    plain = scenarios.run(pulled, runner="ray")
+    # Ray packs without going back: where the server may be anywhere it might take what others alone
+    # can have
+    apart = ("resources.placement=pack", 'resources.labels.server={zone = "a"}')
+    pulled = scenarios.load(
+        "digits_decomfl", [*PULLS, *apart, 'resources.labels.hosts={zone = "b"}']
+    )
+    ahead = scenarios.load("digits_dpzv", [*SETTINGS, *PLACED, *WALL, *apart])
+    plain = scenarios.run(pulled, runner="ray", address=address)
     with mock.patch("actors.vertical.actor_set.ClientActor", AheadClientActor):
-        wrong = scenarios.run(ahead, runner="ray")
+        wrong = scenarios.run(ahead, runner="ray", address=address)
     return [
         {"rows": run.rows("clock").to_pylist(), "warnings": run.summary["warnings"]}
         for run in (plain, wrong)
@@ -66,23 +75,31 @@ def clocks() -> list[dict[str, object]]:
 
 
 def main() -> None:
-    """Make the runs, and the first one without Ray."""
-    told, zones = set[str](), {}
+    """Run it, and its like without Ray."""
+    set_defaults()
+    head = {"num_cpus": 1, "labels": {"zone": "a"}, "include_dashboard": False}
+    cluster, stages, zones = Cluster(initialize_head=True, head_node_args=head), [], {}
 
     def progress(status: object) -> None:
         stage = str(getattr(status, "stage", ""))
-        if stage and stage not in told:
-            told.add(stage)
-            print(json.dumps(stage), flush=True)
-            if "come up" in stage:
+        if stage and stage not in stages:
+            stages.append(stage)
+            if "zone = b" in stage:
+                cluster.add_node(num_cpus=1, labels={"zone": "b"})
+            elif "come up" in stage:
                 zone = {node["NodeID"]: node["Labels"]["zone"] for node in ray.nodes()}
                 (group,) = placement_group_table().values()
                 zones.update({i: zone[node] for i, node in group["bundles_to_node_id"].items()})
 
     spec = scenarios.load("digits_dpzv", [*SETTINGS, *PLACED])
-    waited = scenarios.run(spec, runner="ray", progress=progress)
-    digests = [run.summary["digest"] for run in (waited, scenarios.run(spec))]
-    print(json.dumps({"zones": zones, "digests": digests, "clocks": clocks()}))
+    try:
+        found = scenarios.run(spec, runner="ray", address=cluster.address, progress=progress)
+        apart = clocks(cluster.address)
+    finally:
+        cluster.shutdown()
+    alone = scenarios.run(spec)
+    digests = [run.summary["digest"] for run in (found, alone)]
+    print(json.dumps({"stages": stages, "zones": zones, "digests": digests, "clocks": apart}))
 
 
 if __name__ == "__main__":

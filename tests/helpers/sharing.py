@@ -5,12 +5,10 @@ test.
 from typing import Any
 
 ON_RAY = "tests/integration/ray"
-MACHINES = "tests/integration/machines"
 FIRST = (
     "tests/integration/compiled",
     "tests/integration/local",
     ON_RAY,
-    MACHINES,
     "tests/unit/benchmarks",
     "tests/unit/zo/test_kernels.py",
     "tests/integration",
@@ -21,7 +19,8 @@ FIRST = (
 APART = ("tests/integration/local", "tests/unit/benchmarks")
 """Long tests, which share nothing with their neighbours."""
 OWN_RAY = tuple(
-    f"{ON_RAY}/test_{name}.py" for name in ("cli", "growing_cluster", "job", "killed_driver")
+    f"{ON_RAY}/test_{name}.py"
+    for name in ("cli", "growing_cluster", "job", "killed_driver", "lost_machine")
 )
 """Files whose tests start a Ray of their own. They wait their turn, so that two shared ones have
 the processors.

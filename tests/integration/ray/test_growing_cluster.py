@@ -1,6 +1,9 @@
 import json
 import os
 import socket
+import subprocess
+import sys
+import tempfile
 
 import pytest
 
@@ -10,6 +13,37 @@ from tests.helpers.programs import Forked
 from tests.helpers.ray_heads import free_port, ray_head
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
+
+
+def test_a_run_waits_for_a_machine_with_its_labels_and_goes_there_and_rows_say_how_far_clocks_are_apart():
+    command = [sys.executable, "-m", "tests.helpers.growing_cluster"]
+    # socket paths below the temporary folder must stay under 107 bytes; nobody else is to find this
+    # cluster
+    with tempfile.TemporaryDirectory(prefix="rz", ignore_cleanup_errors=True) as folder:
+        environment = {**os.environ, "RAY_TMPDIR": folder}
+        found = subprocess.run(
+            command, env=environment, capture_output=True, text=True, check=False
+        )
+    assert found.returncode == 0, found.stdout + found.stderr
+    told = json.loads(found.stdout.splitlines()[-1])
+    asked = "labels ask zone = b for clients, which no machine carries; labels there are zone = a"
+    assert f"a machine with zone = b, up to 150 s: {asked}" in told["stages"]
+    assert told["zones"] == {"0": "a", "1": "b"}
+    assert told["digests"][0] == told["digests"][1]
+
+    plain, ahead = told["clocks"]
+    # both machines are this one: their clocks agree, as far as question and answer tell
+    assert [row["party"] for row in plain["rows"]] == ["host 0", "host 0"]
+    assert all(0 < abs(row["offset"]) <= row["error"] < 0.2 for row in plain["rows"])
+    assert not any("clock of the machine" in line for line in plain["warnings"])
+    clients = [f"client {m}" for m in range(4)]
+    assert [row["party"] for row in ahead["rows"]] == [*clients, *clients]
+    assert all(abs(row["offset"] - 0.5) <= row["error"] for row in ahead["rows"])
+    assert {row["node"] for row in ahead["rows"]} == {row["node"] for row in plain["rows"]}
+    assert [row["time"] > 0 for row in ahead["rows"]] == 4 * [False] + 4 * [True]
+    (line,) = [line for line in ahead["warnings"] if "clock of the machine" in line]
+    assert "of client 0, client 1, client 2, client 3 is 0.5" in line
+    assert "ahead of the server's, more than a tenth of the 0.25 s between two activations" in line
 
 
 def listens(port):
