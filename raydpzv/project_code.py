@@ -112,7 +112,7 @@ def check_module(module: str, setting: str, name: str) -> None:
 
 def _whose(module: str) -> str:
     top = module.partition(".")[0]
-    if top in (*PROGRAM, "__main__"):
+    if top in PROGRAM:
         return "the program's"
     return "Python's own" if top in sys.stdlib_module_names else "an installed package"
 

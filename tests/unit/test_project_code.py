@@ -83,7 +83,6 @@ def folder(tmp_path, monkeypatch):
         ("scenarios.cli:main", "the program's"),
         ("actors.cluster:connected", "the program's"),
         ("raydpzv.models.pretrained:_pretrained", "the program's"),
-        ("__main__:main", "the program's"),
     ],
 )
 def test_what_is_not_of_the_project_is_refused(word, whose):

@@ -88,7 +88,7 @@ def test_whatever_change_a_kill_interrupts_another_machine_continues_to_the_same
 
 WORDS = {
     "digits_dpzv": ("privacy.noise=seeded", "budget.updates=300"),
-    "digits_decomfl": ("budget.updates=60", "data.train_rows=200"),
+    "digits_decomfl": ("budget.updates=600", "data.train_rows=200"),
 }
 
 
@@ -119,7 +119,7 @@ def test_runs_that_are_killed_again_and_again_end_with_the_same_bits(tmp_path, u
             process = Forked([*run, str(folder)])
             while process.poll() is None and not (folder / "checkpoint.state").exists():
                 time.sleep(0.01)
-            time.sleep(float(draws.uniform(0.0, 0.3)))
+            time.sleep(float(draws.uniform(0.0, 0.1)))
             with suppress(ProcessLookupError):  # it was faster
                 process.send_signal(signal.SIGKILL)
             process.communicate()
