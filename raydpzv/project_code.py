@@ -155,6 +155,9 @@ def _is_torch_module(found: Any) -> bool:
 
 def is_own(module: str) -> bool:
     """Return whether what a loaded module defines is the user's, or a model of the program."""
-    if module in ("__main__", *_OF_MODELS):  # a script or a notebook
+    if module == "__main__":  # a script or a notebook, or `python -m raydpzv`
+        spec = getattr(sys.modules["__main__"], "__spec__", None)
+        return spec is None or spec.name.partition(".")[0] not in PROGRAM
+    if module in _OF_MODELS:
         return True
     return module in sys.modules and place_of(module, [])[0] is not None

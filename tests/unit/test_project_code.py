@@ -12,6 +12,7 @@ from raydpzv.errors import SpecError
 from raydpzv.foreign import handle, is_handed, resolve
 from raydpzv.models.bottoms import mlp
 from raydpzv.project_code import check_object, is_installed
+from tests.helpers.programs import python
 
 CANARY = "from pathlib import Path\nPath(__file__).with_name('canary').touch()\n"
 MODULE = f"""{CANARY}
@@ -204,3 +205,11 @@ def test_a_function_inside_of_others_is_looked_at():
     check_object(partial(partial(test_models_of_the_program_may_be_named)), "model.kind", "a:b")
     with pytest.raises(SpecError, match="which is of subprocess"):
         check_object(partial(partial(subprocess.getoutput)), "model.kind", "a:b")
+
+
+@pytest.mark.parametrize("program", ["raydpzv", "scenarios"])
+def test_the_program_itself_is_no_project(program, tmp_path):
+    words = ("run", "digits_decomfl", "--set", 'model.kind="__main__:main"', "--out", "run")
+    ended = python("-m", program, *words, cwd=tmp_path)
+    assert ended.returncode == 2
+    assert "wanted what is defined in your own project" in ended.stderr
