@@ -259,17 +259,3 @@ def _watched(*, own: bool) -> Iterator[Mapping[str, str]]:
             watcher.stdin.write(ray_watcher.SWEEP)
             raise
         watcher.stdin.write(ray_watcher.DONE)
-
-
-def use_token() -> Any:
-    """Have Ray use a token that is there, unless RAY_AUTH_MODE says otherwise; return its module
-    about tokens.
-    """
-    from ray._private.authentication import authentication_token_setup
-
-    # Ray 2.52 has no such function: there RAY_AUTH_MODE=token alone has a token sent
-    if use := getattr(
-        authentication_token_setup, "maybe_enable_token_auth_if_token_available", None
-    ):
-        use(warn_if_disabled=False)
-    return authentication_token_setup

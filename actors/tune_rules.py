@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-import cloudpickle
+import cloudpickle  # type: ignore[import-untyped, unused-ignore]
 from ray import tune
 from ray.tune import Callback
 from ray.tune.schedulers import (

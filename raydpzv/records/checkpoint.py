@@ -218,13 +218,6 @@ def _found(place: Path, run: str) -> Found:
     return Found(written.checkpoint, written.extents, written.log, run, place, sha256, rows)
 
 
-def log_of(data: bytes, path: Path) -> LogExtent | None:
-    """Return the log that a checkpoint's bytes name. Raises DataError, which names this path, if
-    they are torn.
-    """
-    return _parsed(path, data)[0].log
-
-
 def _bytes(path: Path) -> bytes:
     try:
         return path.read_bytes()
