@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, PrivateAttr, ValidationError
+from pydantic import Field, ValidationError
 
 from raydpzv.compare.plan import MOST_SEEDS, Comparison, PlannedLine, by_seed
 from raydpzv.config import catalog
@@ -62,13 +62,6 @@ class MethodEntry(Section):
 
 class ComparisonFile(Section):
     """A comparison as its author writes it."""
-
-    _note: str = PrivateAttr("")
-
-    @property
-    def note(self) -> str:
-        """What is to be said of how the file is written; "": nothing."""
-        return self._note
 
     name: str = ""
     """Name of the comparison; left out: the file's."""
@@ -169,16 +162,11 @@ def _unlike(stems: Sequence[str], names: Sequence[str]) -> Sequence[str]:
 
 def read_comparison_file(path: Path) -> ComparisonFile:
     """Read a comparison file. Raises SpecError."""
-    tree, note = read_tree(path, "the comparison file"), ""
-    if "entrants" in tree and "methods" not in tree:
-        tree = {("methods" if key == "entrants" else key): value for key, value in tree.items()}
-        note = f"{path.name}: [[entrants]] is the old name of [[methods]]"
+    tree = read_tree(path, "the comparison file")
     try:
-        found = ComparisonFile.model_validate({"name": path.stem, **tree})
+        return ComparisonFile.model_validate({"name": path.stem, **tree})
     except ValidationError as error:
         raise SpecError(_fault(error, path.name)) from None
-    found._note = note
-    return found
 
 
 def resolved(file: ComparisonFile, overrides: Sequence[str] = ()) -> Comparison:
@@ -193,7 +181,7 @@ def resolved(file: ComparisonFile, overrides: Sequence[str] = ()) -> Comparison:
     lines += _controls(file, base, lines, first, last)
     check_heads(file, lines)
     head = (file.name, file.title, by_seed(file.seeds), file.targets)
-    return Comparison(*head, tuple(lines), file.heads, file.note)
+    return Comparison(*head, tuple(lines), file.heads)
 
 
 def method_lines(

@@ -73,8 +73,6 @@ class Comparison:
     lines: tuple[PlannedLine, ...]
     heads: str = ""
     """Why the methods' heads learn differently; "": they do not."""
-    note: str = ""
-    """What is to be said of the file that it comes from; no part of the plan."""
 
     def __post_init__(self) -> None:
         self._check_lines()

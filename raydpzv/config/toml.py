@@ -44,8 +44,6 @@ _WANTED = {
     "too_short": "at least {min_length} value",
 }
 """What is said where pydantic has words of its own for it, by the type of the error."""
-_PROVED, _OLD_MODE = "proved", "sound"
-"""privacy.mode with a proof, and the word for it in older files and in digests."""
 _UNSET = "none"
 """What unsets a setting on the command line."""
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
@@ -124,8 +122,6 @@ def changed(tree: dict[str, Any], overrides: Sequence[str], where: str | Origin)
     found = parse(whole, where)
     method = tree.get("method", {})
     notes = [_taken_over(method, found.method, overrides)] if isinstance(method, Mapping) else []
-    if _with_mode(whole, _OLD_MODE, _PROVED) != whole:
-        notes.append(f'privacy.mode: "{_OLD_MODE}" is now called "{_PROVED}"; both are accepted')
     return found.noted(" ".join(filter(None, notes)))
 
 
@@ -138,7 +134,7 @@ def parse(
     Paths of data that are still relative count from the working folder. recorded: the user's own
     method as a record describes it, whose settings were checked when the run began.
     """
-    tree = _with_mode(located(plain_value(tree)), _OLD_MODE, _PROVED)
+    tree = located(plain_value(tree))
     where = Origin(where) if isinstance(where, str) else where
     given = tree.get("method", {})
     if not isinstance(given, Mapping):
@@ -252,17 +248,12 @@ def scenario_sha256(spec: CommonSections) -> str:
 
 def tree_sha256(tree: Mapping[str, Any]) -> str:
     """Return the digest of a resolved scenario's tree, also of one that is not validated yet."""
-    # digests have the word that they began with
-    tree = _with_mode(unlocated(tree), _PROVED, _OLD_MODE)
-    return hashlib.sha256(tomli_w.dumps(tree).encode()).hexdigest()
-
-
-def _with_mode(tree: Mapping[str, Any], old: str, new: str) -> dict[str, Any]:
-    """Return a scenario's tree with one word for privacy.mode in place of another."""
+    tree = unlocated(tree)
     privacy = tree.get("privacy")
-    if not isinstance(privacy, Mapping) or privacy.get("mode") != old:
-        return dict(tree)
-    return {**tree, "privacy": {**privacy, "mode": new}}
+    if isinstance(privacy, Mapping) and privacy.get("mode") == "proved":
+        # digests have the word that they began with
+        tree = {**tree, "privacy": {**privacy, "mode": "sound"}}
+    return hashlib.sha256(tomli_w.dumps(tree).encode()).hexdigest()
 
 
 def overridden(tree: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:

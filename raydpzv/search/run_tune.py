@@ -200,10 +200,10 @@ def planned(
     if comparison is not None:
         file = read_comparison_file(comparison)
         file = file.model_copy(update={"set": (*file.set, *changes)})
-        return _of_comparison(
-            file, read_space_file(space, catalog.load(file.scenario)), terms
-        ), False
-    plan, was_wall = _of_scenario(source, space, changes, terms)
+        varied = read_space_file(space, catalog.load(file.scenario))
+        plan, was_wall = _of_comparison(file, varied, terms), False
+    else:
+        plan, was_wall = _of_scenario(source, space, changes, terms)
     return replace(plan, storage=storage), was_wall
 
 

@@ -81,8 +81,6 @@ def made(
     """Make the remaining runs of a comparison and write its tables; return them, and whether the
     user stopped it.
     """
-    if comparison.note:
-        console.print(comparison.note, highlight=False, markup=False, soft_wrap=True)
     stopped = threading.Event()
 
     @contextmanager

@@ -56,7 +56,7 @@ ray.init(sys.argv[4], log_to_driver=False)
 spec = scenarios.load(overrides[0], overrides[1:])
 tune.Tuner(
     tune.with_resources(trainable(spec, out=OUT), resources(spec)),
-    param_space={"method.lr": tune.grid_search([np.float64(1e-3), 1e-2]), "seed": np.int64(1)},
+    param_space={"method.lr": tune.grid_search([np.float64(1e-3), 1e-2]), "seed": 1},
     tune_config=tune.TuneConfig(metric="accuracy", mode="max", max_concurrent_trials=1),
     run_config=tune.RunConfig(name="own", storage_path=folder, callbacks=[Kill()], verbose=0),
 ).fit()
@@ -106,7 +106,7 @@ def test_a_killed_tuner_resumes_its_trials(ray_session, tmp_path):
         trainable=tune.with_resources(trainable(spec, out=out), resources(spec)),
     )
     results = again.fit()
-    assert results.num_errors == 0
+    assert results.num_errors == 0, results.errors
     assert len(results) == 2
     alone = {
         scenarios.run(scenarios.load("digits_dpzv", [*SMALL, f"method.lr={lr}", "seed=1"])).summary[
@@ -181,7 +181,7 @@ def test_tunes_own_pbt_continues_a_donors_run_with_another_step_size(ray_session
         ),
         run_config=tune.RunConfig(name="pbt", storage_path=str(tmp_path), verbose=0),
     ).fit()
-    assert results.num_errors == 0
+    assert results.num_errors == 0, results.errors
     ended = [RunFolder.open(Path(result.metrics["run_folder"])) for result in results]
     (taken,) = [one for one in ended if one.spec().method.lr_at]
     assert taken.spec().method.lr == 0.03

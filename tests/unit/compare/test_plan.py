@@ -233,18 +233,6 @@ def test_a_comparison_file_with_a_fault_is_refused_in_one_line(tmp_path, text, m
     assert "\n" not in str(caught.value)
 
 
-def test_the_old_name_of_the_methods_is_read_with_a_note(tmp_path):
-    path = tmp_path / "mine.toml"
-    path.write_text('scenario = "vafl"\n[[entrants]]\nlabel = "a"\n')
-    old = resolved(read_comparison_file(path))
-    assert old.note == "mine.toml: [[entrants]] is the old name of [[methods]]"
-    path.write_text(path.read_text().replace("entrants", "methods"))
-    assert resolved(read_comparison_file(path)).lines == old.lines
-    path.write_text(path.read_text() + '[[entrants]]\nlabel = "b"\n')
-    with pytest.raises(SpecError, match="entrants: unknown setting"):
-        read_comparison_file(path)
-
-
 def test_what_a_file_sets_for_all_reaches_every_method_before_its_own():
     found = comparison(
         set=("method.batch=32", "method.lr=0.5", "budget.updates=9"),

@@ -190,16 +190,10 @@ def test_an_order_that_tells_batch_sizes_hides_nobody_from_outsiders(timed):
     assert timed.partition("=")[0] in exposed["external"].note
 
 
-def test_the_modes_old_word_is_accepted_with_a_note_and_digests_keep_it() -> None:
-    new = load()
-    old = load("privacy.mode=sound")
-    assert (new.privacy.mode, old.privacy.mode) == ("proved", "proved")
-    assert (new.note, old.note) == (
-        "",
-        'privacy.mode: "sound" is now called "proved"; both are accepted',
-    )
-    digest = scenario_sha256(new)
-    assert scenario_sha256(old) == digest
-    tree = unlocated(as_tree(new))
+def test_digests_keep_the_word_that_the_mode_began_with() -> None:
+    tree = unlocated(as_tree(load()))
     tree["privacy"]["mode"] = "sound"
-    assert hashlib.sha256(tomli_w.dumps(tree).encode()).hexdigest() == digest
+    digest = hashlib.sha256(tomli_w.dumps(tree).encode()).hexdigest()
+    assert scenario_sha256(load()) == digest
+    with pytest.raises(SpecError, match=r"privacy.mode: wanted .* or 'proved', got 'sound'"):
+        load("privacy.mode=sound")

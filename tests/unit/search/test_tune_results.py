@@ -21,6 +21,7 @@ from raydpzv.search.trial_plots import search_figure
 from raydpzv.search.tune_plan import run_path
 from raydpzv.search.tune_results import (
     SOONEST,
+    _edges,
     missed,
     rate_asked,
     schedule_text,
@@ -95,6 +96,13 @@ def test_the_best_settings_have_the_best_median_and_a_whole_scenario(finished, t
     ) in path.read_text()
     assert replace(choice, trials=choice.trials[:1]).reason("accuracy") == ""
     assert search_figure(plan, results) is not None
+
+
+def test_a_step_size_that_a_trial_changed_to_is_at_no_edge_of_the_others(finished):
+    plan, _ = finished
+    first, second = plan.started[:2]
+    copied = replace(first, settings=(*first.settings, "method.lr_at=[[10, 0.5]]"))
+    assert [*_edges(copied, [copied, second, plan.started[2]])] == [first.settings[0]]
 
 
 def test_fewer_finished_seeds_and_diverged_trials_are_no_best(copy):
