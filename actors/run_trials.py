@@ -51,7 +51,7 @@ from raydpzv.experiment.prepare import planned_privacy
 from raydpzv.experiment.runner import run_local
 from raydpzv.files import SEARCH, keep_traceback
 from raydpzv.search.schedulers import PAUSES, without_checkpoint
-from raydpzv.search.search_terms import Outcome, SearchWatch, TuneOptions
+from raydpzv.search.search_terms import SearchWatch, TrialOutcomes, TuneOptions
 from raydpzv.search.space import literal
 from raydpzv.search.trial_checkpoint import TrialRun
 from raydpzv.search.tune_plan import SearchPlan, Trial, read_plan
@@ -81,7 +81,7 @@ _LOGGERS = {
 }
 """Tune's loggers by name; others are callbacks."""
 
-Run = Callable[[Path, SearchWatch, threading.Event], Outcome]
+Run = Callable[[Path, SearchWatch, threading.Event], TrialOutcomes]
 
 
 @contextmanager
@@ -162,11 +162,11 @@ def _run(
     folder: Path,
     watch: SearchWatch,
     stop: threading.Event,
-) -> Outcome:
+) -> TrialOutcomes:
     """Run the trials until all are over or `stop` is set."""
     from ray.tune import TuneError
 
-    from actors.tune_rules import Observed, Observer
+    from actors.tune_rules import Observed, TuneObserver
 
     tune, reasons = require_tune(), dict[int, str]()
     os.environ.update(_ENVIRONMENT)
@@ -174,7 +174,7 @@ def _run(
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
     trainable = tune.with_resources(_trainable(plan, needs, folder.absolute()), needs.of_config)
     where = _Experiment(plan, folder)
-    Observer.search = Observed(plan, watch, stop, reasons)
+    TuneObserver.search = Observed(plan, watch, stop, reasons)
     try:
         tuner = where.restored(trainable) or _new_tuner(plan, how, trainable, where)
         where.keep_plan(folder)
@@ -185,12 +185,12 @@ def _run(
             f"Ray Tune broke off ({last}); continue with: {command('resume', folder)}"
         ) from error
     finally:
-        Observer.search = None
+        TuneObserver.search = None
     return where.outcome(folder, reasons, stopped=stop.is_set())
 
 
 def _new_tuner(plan: SearchPlan, how: TuneOptions, trainable: Any, where: _Experiment) -> Any:
-    from actors.tune_rules import Observer, scheduler_of, searcher_of
+    from actors.tune_rules import TuneObserver, scheduler_of, searcher_of
 
     tune = require_tune()
     return tune.Tuner(
@@ -206,7 +206,7 @@ def _new_tuner(plan: SearchPlan, how: TuneOptions, trainable: Any, where: _Exper
         run_config=tune.RunConfig(
             name=where.name,
             storage_path=where.parent,
-            callbacks=[Observer(), *_loggers(how, plan.metric), *how.callbacks],
+            callbacks=[TuneObserver(), *_loggers(how, plan.metric), *how.callbacks],
             failure_config=tune.FailureConfig(max_failures=0),
             checkpoint_config=tune.CheckpointConfig(
                 num_to_keep=_COPIES, checkpoint_at_end=plan.storage is not None
@@ -335,7 +335,7 @@ class _Experiment:
         if self._plan.storage is not None:
             pyarrow.fs.copy_files(str(folder / SEARCH), f"{self.path}/{SEARCH}")
 
-    def outcome(self, folder: Path, reasons: Mapping[int, str], *, stopped: bool) -> Outcome:
+    def outcome(self, folder: Path, reasons: Mapping[int, str], *, stopped: bool) -> TrialOutcomes:
         """Return what Tune says of the trials; download the runs that are in the storage alone."""
         from actors.tune_rules import number_of
 
@@ -347,7 +347,7 @@ class _Experiment:
         if self._plan.storage is not None:
             for number, trial in trials.items():
                 _download(trial, folder / RUNS_FOLDER / f"{number:04d}")
-        return Outcome(
+        return TrialOutcomes(
             frozenset(n for n, trial in trials.items() if trial.status == "TERMINATED"),
             frozenset(n for n, t in trials.items() if t.status != "PENDING" or t.last_result),
             reasons,

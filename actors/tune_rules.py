@@ -253,7 +253,7 @@ class Observed:
     """Filled with why trials have no result."""
 
 
-class Observer(Callback):
+class TuneObserver(Callback):
     """Tells a search's watch of its trials, and ends Tune as Ctrl-C does once it is to stop.
 
     Tune saves its callbacks. A restored one finds the search of its process.

@@ -103,6 +103,11 @@ class PrivacyTable:
         """
         return grid(self.columns, [replace(row, notes=()) for row in self.rows])
 
+    @property
+    def notes_by_row(self) -> list[list[str]]:
+        """The notes of each row."""
+        return [[self.notes[n - 1] for n in row.notes] for row in self.rows]
+
     def console(self, width: int) -> HeadTable:
         """Return the table for a console, which has no room for the noise over the sensitivity
         beside the condition.

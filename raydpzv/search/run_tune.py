@@ -49,7 +49,7 @@ from raydpzv.search.tune_plan import (
     TunedLine,
     check_limit,
     points_of,
-    search_begun,
+    search_folder,
 )
 from raydpzv.search.tune_results import (
     FAILED,
@@ -366,7 +366,7 @@ def carry_out(
     with (
         view.stop as stop,
         TUNERS["ray"](plan, how) as run,
-        search_begun(folder, plan),
+        search_folder(folder, plan),
         view.progress(plan) as watch,
     ):
         outcome = run(folder, watch, stop)

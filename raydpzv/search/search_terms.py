@@ -56,7 +56,7 @@ class TuneOptions:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class TrialOutcomes:
     """What Ray Tune says of the trials, by their numbers, once it has ended."""
 
     ended: frozenset[int] = frozenset()

@@ -219,7 +219,7 @@ class SearchPlan:
         return Trial(number, line, tuple(settings), spec, skipped)
 
     def known_trials(self, folder: Path) -> tuple[Trial, ...]:
-        """Return the trials, where Optuna chooses them those whose runs have begun."""
+        """Return the trials, where Optuna chooses them those with a run."""
         if self.suggestions is None:
             return self.trials
         paths = sorted((folder / RUNS_FOLDER).glob("[0-9]" * 4))
@@ -328,7 +328,7 @@ def run_path(folder: Path, trial: Trial) -> Path:
     return folder / RUNS_FOLDER / trial.planned().folder
 
 
-def search_begun(folder: Path, plan: SearchPlan) -> AbstractContextManager[None]:
+def search_folder(folder: Path, plan: SearchPlan) -> AbstractContextManager[None]:
     """Hold a search's folder while the block runs: made now, or with what is there of the same
     search.
     """
@@ -345,7 +345,7 @@ def search_begun(folder: Path, plan: SearchPlan) -> AbstractContextManager[None]
     )
 
 
-def _code_words(plan: SearchPlan | _PlanFile) -> Iterator[str]:
+def _code_words(plan: SearchPlan | _SearchFile) -> Iterator[str]:
     """Yield the words of a plan that name a user's objects, also those that it may yet draw."""
     for line in plan.lines:
         yield from code_words(line.scenario)
@@ -363,7 +363,7 @@ class _TrialEntry:
 
 
 @dataclass(frozen=True)
-class _PlanFile:
+class _SearchFile:
     """search.toml, as `SearchPlan.tree` returns it."""
 
     name: str
@@ -382,7 +382,7 @@ class _PlanFile:
 
 
 def read_plan(path: Path, moved: Sequence[str] = ()) -> SearchPlan:
-    """Read a plan that `search_begun` wrote; moved: where its data are now, see `RunFolder.open`.
+    """Read a plan that `search_folder` wrote; moved: where its data are now, see `RunFolder.open`.
 
     Raises DataError if it is damaged, SpecError if `moved` has another setting, InputError as
     `raydpzv.trust.require_trust` does.
@@ -391,7 +391,7 @@ def read_plan(path: Path, moved: Sequence[str] = ()) -> SearchPlan:
     try:
         # as JSON, since pydantic takes lists for tuples there and yet converts nothing else
         text = json.dumps(read_tree(path, "the plan of a search"), default=str)
-        found = TypeAdapter(_PlanFile).validate_json(text)
+        found = TypeAdapter(_SearchFile).validate_json(text)
         require_trust(path.parent, path.name, _code_words(found))
 
         given = vars(found) | {

@@ -37,7 +37,7 @@ from raydpzv.report.comparison_text import AIM
 from raydpzv.report.run_tables import rates_asked
 from raydpzv.report.table import Column
 from raydpzv.search.composition import Claims, Composed, SearchClaims, compose
-from raydpzv.search.search_terms import Outcome
+from raydpzv.search.search_terms import TrialOutcomes
 from raydpzv.search.space import literal
 from raydpzv.search.trial_checkpoint import left_runs, runs_copied
 from raydpzv.search.tune_plan import (
@@ -240,7 +240,7 @@ def schedule_text(value: Any) -> str:
     return "\n".join(f"{then} from {update}" for update, then in value)
 
 
-def search_results(folder: Path, plan: SearchPlan, outcome: Outcome) -> SearchResults:
+def search_results(folder: Path, plan: SearchPlan, outcome: TrialOutcomes) -> SearchResults:
     """Read the results of a search so far from its folder."""
     made = [_read(folder, plan, trial, outcome) for trial in plan.known_trials(folder)]
     rows = [one.row(plan, outcome) for one in made]
@@ -281,7 +281,7 @@ class _Made:
     begun: bool
     """May the run have released anything?"""
 
-    def row(self, plan: SearchPlan, outcome: Outcome) -> Row:
+    def row(self, plan: SearchPlan, outcome: TrialOutcomes) -> Row:
         """Return the trial's row in the table."""
         trial, summary = self.trial, self.summary
         status, why = self.status(outcome)
@@ -315,7 +315,7 @@ class _Made:
             row["copied"] = ", ".join(f"{int(who)} at {updates}" for who, updates in copied)
         return row | {"pace": missed(row)}
 
-    def status(self, outcome: Outcome) -> tuple[str, str]:
+    def status(self, outcome: TrialOutcomes) -> tuple[str, str]:
         """Return what became of the trial, and why it has no result."""
         reason = outcome.reasons.get(self.trial.number, "")
         if self.trial.skipped:
@@ -349,7 +349,7 @@ class _Made:
         return min(there, default=math.inf)
 
 
-def _read(folder: Path, plan: SearchPlan, trial: Trial, outcome: Outcome) -> _Made:
+def _read(folder: Path, plan: SearchPlan, trial: Trial, outcome: TrialOutcomes) -> _Made:
     path = run_path(folder, trial)
     begun = path.is_dir() or trial.number in outcome.started
     if trial.skipped:

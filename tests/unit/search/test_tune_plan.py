@@ -15,7 +15,7 @@ from raydpzv.search.tune_plan import (
     read_plan,
     refusal,
     run_path,
-    search_begun,
+    search_folder,
 )
 from tests.helpers.searches import plan_of
 
@@ -42,24 +42,24 @@ def test_a_trial_has_its_settings_and_the_rows_held_out_for_it(plan):
 
 
 def test_a_plan_is_read_as_it_was_written_wherever_its_data_lie(plan, tmp_path):
-    with search_begun(tmp_path / "a", plan):
+    with search_folder(tmp_path / "a", plan):
         pass
     again = read_plan(tmp_path / "a" / "search.toml")
     assert again == plan
     assert again.same_as(plan)
     assert replace(again, actors=True, storage="file:///x").same_as(plan)
     assert not replace(again, metric="validation_loss").same_as(plan)
-    with search_begun(tmp_path / "a", plan):
+    with search_folder(tmp_path / "a", plan):
         pass  # the same again
     with (
         pytest.raises(InputError, match=r"holds another search .* choose another --out"),
-        search_begun(tmp_path / "a", replace(plan, trials=plan.trials[:3])),
+        search_folder(tmp_path / "a", replace(plan, trials=plan.trials[:3])),
     ):
         pass
 
 
 def test_a_damaged_plan_is_named(plan, tmp_path):
-    with search_begun(tmp_path, plan):
+    with search_folder(tmp_path, plan):
         pass
     path = tmp_path / "search.toml"
     text = path.read_text()
@@ -107,7 +107,7 @@ def test_trials_that_optuna_chose_are_those_whose_runs_began(tmp_path):
         (0, {"method.lr": 0.1}),
         (2, {"method.lr": 0.3}),
     ]
-    with search_begun(tmp_path / "search", plan):
+    with search_folder(tmp_path / "search", plan):
         pass
     assert read_plan(tmp_path / "search" / "search.toml") == plan
     assert points_of(plan, []) == ()

@@ -15,7 +15,7 @@ from raydpzv.experiment.finalize import RunOptions
 from raydpzv.experiment.runner import run_local
 from raydpzv.privacy.gdp import epsilon_of, mu_of
 from raydpzv.search.run_tune import _best_scenario
-from raydpzv.search.search_terms import Outcome
+from raydpzv.search.search_terms import TrialOutcomes
 from raydpzv.search.trial_checkpoint import TrialRun
 from raydpzv.search.trial_plots import search_figure
 from raydpzv.search.tune_plan import run_path
@@ -30,7 +30,7 @@ from raydpzv.search.tune_results import (
 )
 from tests.helpers.searches import plan_of, run, table
 
-OVER = Outcome()
+OVER = TrialOutcomes()
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +124,7 @@ def test_what_became_of_a_trial_follows_from_its_folder_and_from_tune(copy, fini
     shutil.rmtree(run_path(folder, first))
 
     def status(**outcome):
-        return search_results(folder, plan, Outcome(**outcome)).row(first)
+        return search_results(folder, plan, TrialOutcomes(**outcome)).row(first)
 
     assert status()["status"] == "not run"
     failed = status(reasons={first.number: "its process was lost"})
@@ -167,7 +167,7 @@ def test_every_run_that_was_started_is_charged_and_none_that_was_not(copy):
     assert (client.runs, client.possible) == (4, 1)
     assert client.spent == pytest.approx(together(4), rel=1e-3)
     path.rmdir()
-    lost = Outcome(started=frozenset([plan.started[3].number]))  # on a machine that is lost
+    lost = TrialOutcomes(started=frozenset([plan.started[3].number]))  # on a machine that is lost
     assert spent(folder, plan, lost).spent == pytest.approx(together(4), rel=1e-3)
     again = run_path(folder, plan.started[0])
     shutil.copytree(again, set_aside(again)[0])  # a run that started again
@@ -176,7 +176,7 @@ def test_every_run_that_was_started_is_charged_and_none_that_was_not(copy):
     assert client.spent == pytest.approx(together(5), rel=1e-3)
     row = search_results(folder, plan, lost).row(plan.started[0])
     assert row["restarts"] == 1
-    assert spent(folder, replace(plan), Outcome(stopped=True)).cut
+    assert spent(folder, replace(plan), TrialOutcomes(stopped=True)).cut
 
 
 def test_a_trial_that_copied_another_is_that_run_and_charges_what_it_left_once(tmp_path):

@@ -10,7 +10,7 @@ from raydpzv.config.toml import as_tree
 from raydpzv.errors import SpecError
 from raydpzv.search.run_tune import planned
 from raydpzv.search.search_terms import SearchTerms
-from raydpzv.search.tune_plan import read_plan, search_begun
+from raydpzv.search.tune_plan import read_plan, search_folder
 from raydpzv.search.tune_results import BestPoint, SearchResults, choice_columns
 from raydpzv.search.tuned_comparison import HELD_OUT, best_comparison
 
@@ -92,7 +92,7 @@ def test_every_method_has_every_combination_on_every_seed_on_rows_held_back(file
     assert (plan.metric, plan.held_out) == ("validation_accuracy", HELD_OUT)
     other = plan_of(files, held_out=["split.how=columns", "data.validation_fraction=0.1"])
     assert other.trials[0].spec.data.validation_fraction == 0.1
-    with search_begun(files / "out", plan):
+    with search_folder(files / "out", plan):
         pass
     assert read_plan(files / "out" / "search.toml") == plan
 
