@@ -1,5 +1,6 @@
 import json
 import re
+from pathlib import Path
 
 import pytest
 
@@ -89,3 +90,16 @@ def test_messages_of_a_run_name_the_party(folder):
         re.search(r"epochs fell into running round trips \(shop \d+ % ", said)
         for said in json.loads(done.stdout)["warnings"]
     )
+
+
+def test_a_word_that_counts_as_a_gap_is_named(tmp_path, monkeypatch):
+    """NA is North America, or a missing cell: the table cannot say."""
+    monkeypatch.chdir(tmp_path)
+    lines = [f"{('EU', 'AS', 'NA')[n % 3]},{n % 7}.5,{n % 2}" for n in range(90)]
+    Path("own.csv").write_text("\n".join(["region,a,label", *lines]))
+    said = call("new", "own", "--data", "own.csv").stdout
+    assert 'column "region" has 30 cells without a value, such as "NA"; if that is a value' in said
+    text = Path("own.toml").read_text().replace('["AS", "EU"]', '["AS", "EU", "NA"]')
+    Path("own.toml").write_text(text.replace('missing = "mean"', 'missing = "refuse"'))
+    few = ("--set", "budget.updates=2", "--quiet", "--out", "run")
+    assert call("run", "own.toml", *few).exit_code == 0, "NA is a category as listed"
