@@ -49,9 +49,11 @@ def ray_head(environment, is_up, **options):
         given = {"temp_dir": folder, "num_gpus": 0, **options}
         command = [str(BIN / "ray"), "start", "--head", "--block", "--disable-usage-stats"]
         command += [f"--{name.replace('_', '-')}={value}" for name, value in given.items()]
+        # on a busy machine a head comes up later than Ray waits for it
+        patient = {f"RAY_{of}_wait_time_s": "120" for of in ("gcs_server_port", "raylet_start")}
         silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         with subprocess.Popen(
-            command, env=environment, start_new_session=True, **silent
+            command, env=environment | patient, start_new_session=True, **silent
         ) as process:
             try:
                 while not is_up():
