@@ -12,13 +12,14 @@ DEMO := runs/demo-$(shell date +%Y%m%d-%H%M%S)
 # the demo's clients, model and steps, with the noise and the head of the DPZV papers
 PAPERS := digits_private --set privacy.mode=paper --set privacy.delta=7e-5 --set method.server=sgd
 
-.PHONY: demo films docs test quick style check bench install clean
+.PHONY: demo films docs test test-cpus quick style check bench install clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo    install, then train asynchronously and privately on real data, live, with a report"
 	@echo "make films   install, then train a language model on film reviews by seeds and scalars (some minutes)"
 	@echo "make test    install, then lint, types, architecture, all tests"
+	@echo "make test-cpus  the tests that compute, as on each older x86-64 processor (many minutes)"
 	@echo "make quick   style, and the unit tests of maths, privacy, messages and of changed files (a minute)"
 	@echo "make check   lint, types and architecture only"
 	@echo "make docs    the documentation as a site, in site/"
@@ -94,6 +95,15 @@ test: style
 	@$(BIN)/mypy & types=$$!; \
 	$(BIN)/python -m pytest -n $(TESTERS) --dist loadscope --no-loadscope-reorder --max-worker-restart 0; tests=$$?; \
 	wait $$types || { echo "mypy found errors, see its lines among the first above"; exit 1; }; exit $$tests
+
+# last bits depend on the processor: what computes is tested as on each level of x86-64 that this one has.
+# make test does the same with what is promised across machines (tests/integration/compiled)
+COMPUTING := tests/golden tests/property tests/integration/compiled tests/integration/local \
+	$(addprefix tests/unit/,audit data engine experiment methods models privacy seed_file sim timetravel zo)
+
+test-cpus: export OPENBLAS_NUM_THREADS := 1
+test-cpus: $(INSTALLED)
+	$(BIN)/python -m tests.helpers.processors -q -n $(WORKERS) --dist loadscope --no-loadscope-reorder $(COMPUTING)
 
 # while you edit: what mathematics, privacy and messages promise, and the unit tests of the files that differ from the
 # last commit

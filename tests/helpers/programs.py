@@ -146,7 +146,7 @@ def _work(
 
 
 def python(
-    *arguments: str, cwd: Path = ROOT, **environment: str
+    *arguments: str, cwd: Path = ROOT, timeout: float = 250, **environment: str
 ) -> subprocess.CompletedProcess[str]:
     """Run Python in a process that is not forked: for what is said of imports, or is read when
     Python starts.
@@ -157,7 +157,7 @@ def python(
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
-        timeout=250,
+        timeout=timeout,
         check=False,
     )
 

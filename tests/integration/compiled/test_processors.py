@@ -1,29 +1,31 @@
-"""Code for another processor, from an empty cache, computes the same bits."""
+"""What has the same bits on every x86-64 processor has them as on an old one."""
 
 import json
-import os
-import platform
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.helpers.programs import python_said
+import scenarios
+from tests.helpers.commands import call
+from tests.helpers.processors import environment, levels
+from tests.helpers.programs import python, python_said
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(platform.machine() != "x86_64", reason="names of x86-64 processors"),
+    pytest.mark.skipif(not levels(), reason="levels of x86-64 processors"),
 ]
 
-PROCESSORS = {
-    "generic": (),
-    "haswell": ("avx2",),
-    "skylake-avx512": ("avx512f", "avx512bw", "avx512vl"),
-}
-"""Names that LLVM compiles for (SSE2, AVX2, AVX-512), and what the machine must have to run
-that.
-"""
+ACROSS = ("tests/golden", "tests/property/test_property_replay.py")
+"""The quick part of `make test-cpus`."""
+REPLAYS = """
+import sys
+from tests.helpers.commands import call
 
+for path in sys.argv[1:]:
+    done = call("replay", path)
+    assert done.exit_code == 0, done.output
+"""
 KERNELS = """
 import hashlib, json
 import numpy as np
@@ -73,30 +75,32 @@ print(json.dumps([found.hexdigest(), bottom.sha256(), top.sha256(), seen.hexdige
 
 
 def test_the_bits_do_not_hang_on_the_processor(tmp_path: Path) -> None:
-    """What the code for this processor and that for SSE2 compute, and each under other threads for
-    libraries.
-
-    RAYDPZV_EVERY_PROCESSOR=1: that for AVX2 and AVX-512 as well, where the machine can run it.
+    """What the code for this processor and that for an old one compute, each under other threads
+    for libraries.
     """
-    able = [name for name, needed in PROCESSORS.items() if set(needed) <= features()]
-    for threads, name in enumerate(
-        able if os.environ.get("RAYDPZV_EVERY_PROCESSOR") else able[:1], 1
-    ):
-        target = {
-            "NUMBA_CPU_NAME": name,
-            "NUMBA_CPU_FEATURES": "",
-            "NUMBA_CACHE_DIR": str(tmp_path / name),
-        }
-        assert said(**target, OMP_NUM_THREADS=str(threads)) == RECORDED, name
+    old = environment(levels()[0]) | {"NUMBA_CACHE_DIR": str(tmp_path)}
+    assert said(**old, OMP_NUM_THREADS="1") == RECORDED
     assert said(OMP_NUM_THREADS="2") == RECORDED
 
 
-def features() -> set[str]:
-    try:
-        text = Path("/proc/cpuinfo").read_text()
-    except OSError:
-        return set()
-    return set(next((line for line in text.splitlines() if line.startswith("flags")), "").split())
+# to compile all kernels for the old processor takes minutes, and the test above is about them
+OLD = {k: v for k, v in environment(levels()[0]).items() if k[:5] != "NUMBA"} if levels() else {}
+
+
+@pytest.mark.timeout(900)
+def test_promises_across_machines_hold_as_on_an_old_processor() -> None:
+    command = ("-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", *ACROSS)
+    done = python(*command, timeout=800, **OLD)
+    assert done.returncode == 0, done.stdout
+
+
+def test_an_old_processor_replays_runs_and_a_seed_file_of_this_one(tmp_path: Path) -> None:
+    paths = [str(tmp_path / name) for name in ("digits_dpzv", "digits_decomfl", "run.seeds")]
+    for folder in paths[:2]:
+        spec = scenarios.load(Path(folder).name, ["model.engine=compiled", "budget.updates=15"])
+        scenarios.run(spec, folder)
+    assert call("publish", paths[1], "--compact", "--out", paths[2]).exit_code == 0
+    python_said("-c", REPLAYS, *paths, **OLD)
 
 
 def said(**environment: str) -> Any:

@@ -110,4 +110,6 @@ def test_losses_of_single_records_do_not_depend_on_the_stacking():
     inputs = torch.from_numpy(np.stack([OTHERS, OTHERS], 1))
     labels = torch.from_numpy(EVENTS.astype(int))
     one = top.head.losses(inputs, labels)
-    assert torch.equal(top.head.losses(inputs.repeat(3, 1, 1), labels, 3), one.repeat(3))
+    stacked = top.head.losses(inputs.repeat(3, 1, 1), labels, 3)
+    # a row's place in a vector register may change the last bit of its softplus(s), s up to 6
+    torch.testing.assert_close(stacked, one.repeat(3), rtol=0, atol=1e-6)

@@ -94,11 +94,10 @@ def test_one_step_of_a_group_is_guessed_as_its_mixture_says() -> None:
     assert group_guess(multiplier=z, group=k, rate=1.0, steps=4) == pytest.approx(
         guess_of(2 * k / z)
     )
-    assert (
-        found
-        < group_guess(multiplier=z, group=k, rate=q, steps=1, relation="replace")
-        <= 2 * found - 0.5
-    )
+    replaced = group_guess(multiplier=z, group=k, rate=q, steps=1, relation="replace")
+    assert replaced > found
+    # by the triangle inequality TV is at most doubled; the two sums may round apart
+    assert replaced == pytest.approx(2 * found - 0.5, rel=1e-12)
 
 
 def test_releases_made_twice_are_guessed_no_better_than_without_coins() -> None:
