@@ -102,7 +102,7 @@ COMPUTING := tests/golden tests/property tests/integration/compiled tests/integr
 	$(addprefix tests/unit/,audit data engine experiment methods models privacy seed_file sim timetravel zo)
 
 test-cpus: export OPENBLAS_NUM_THREADS := 1
-test-cpus: $(INSTALLED)
+test-cpus: $(DEVELOPMENT)
 	$(BIN)/python -m tests.helpers.processors -q -n $(WORKERS) --dist loadscope --no-loadscope-reorder $(COMPUTING)
 
 # while you edit: what mathematics, privacy and messages promise, and the unit tests of the files that differ from the
