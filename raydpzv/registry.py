@@ -91,11 +91,11 @@ class Registry(Mapping[str, Any]):
         return self._entries.get(name, name).partition(":")[0]
 
     def summary(self, name: str) -> str:
-        """Return the first line of an entry's docstring without importing it; of a method, of its
+        """Return the first paragraph of an entry's docstring without importing it; of a method, of its
         configuration's.
         """
         module, _, attribute = self._entries[name].partition(":")
-        return _first_line(module, attribute)
+        return _first_paragraph(module, attribute)
 
 
 def _imported(target: str) -> Any:
@@ -103,7 +103,7 @@ def _imported(target: str) -> Any:
     return getattr(import_module(module), attribute)
 
 
-def _first_line(module: str, attribute: str) -> str:
+def _first_paragraph(module: str, attribute: str) -> str:
     """Read a docstring from the source: importing a method's module would import torch for one line
     of text.
     """
@@ -121,7 +121,8 @@ def _first_line(module: str, attribute: str) -> str:
             config = next((k.value for k in node.value.keywords if k.arg == "config"), None)
             attribute = config.id if isinstance(config, ast.Name) else attribute
     text = ast.get_docstring(documented[attribute]) if attribute in documented else None
-    return (text or ast.get_docstring(tree) or "").partition("\n")[0]
+    paragraph = (text or ast.get_docstring(tree) or "").partition("\n\n")[0]
+    return " ".join(paragraph.split())
 
 
 def _targets(node: ast.Assign | ast.AnnAssign) -> list[str]:

@@ -1,4 +1,5 @@
 import importlib
+import inspect
 from typing import get_type_hints
 
 import pytest
@@ -20,7 +21,7 @@ def test_every_argument_and_option_has_a_help_of_one_sentence(name):
         parameter.name: parameter.help for parameter in command.params if parameter.name != "help"
     }
     assert all(helps.values()), helps
-    assert command.help == COMMANDS[name].__doc__
+    assert command.help == inspect.cleandoc(COMMANDS[name].__doc__)
     # a list of choices may follow a sentence: "May be repeated."
     assert all(text.count(". ") <= 1 for text in helps.values()), helps
 
