@@ -370,12 +370,13 @@ def test_a_mark_of_another_folder_is_no_mark(home, tmp_path):
     RunFolder.open(folder).require_trust()
 
 
-def test_a_key_that_others_can_read_is_none(home, tmp_path, monkeypatch):
+@pytest.mark.parametrize("mode", [0o604, 0o640])
+def test_a_key_that_others_can_read_is_none(mode, home, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     shutil.copy(home / "method.toml", tmp_path / "method.toml")
     trust.mark(tmp_path, "method.toml", ["a:b"])
     trust.require_trust(tmp_path, "method.toml", ["a:b"])
-    (tmp_path / "raydpzv" / "key").chmod(0o644)
+    (tmp_path / "raydpzv" / "key").chmod(mode)
     with pytest.raises(InputError, match=NEEDED):
         trust.require_trust(tmp_path, "method.toml", ["a:b"])
 

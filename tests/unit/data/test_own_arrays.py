@@ -27,6 +27,7 @@ MASKED = np.ma.masked_array([[1, 9999], [3, 4]], mask=[[0, 1], [0, 0]])
         ONES.half(),
         ONES.to_sparse(),
         ONES.requires_grad_(),
+        torch.complex(ONES, -ONES).conj().imag.detach(),
         torch.nn.Parameter(torch.ones(2, 3)),
         sparse.csr_matrix(np.ones((2, 3))),
         pa.table({"a": [1, 1], "b": [True, True], "c": [1.0, 1.0]}),

@@ -44,9 +44,9 @@ def test_a_clients_share_is_whole_numbers_that_float32_holds():
         WHY.check_part(split, shop, "shop")
 
 
-def test_scaling_of_ids_is_refused():
+@pytest.mark.parametrize("scale", ["unit", "standard", "public"])
+def test_scaling_of_ids_is_refused(scale):
     WHY.check_scale("none")
-    with pytest.raises(
-        SpecError, match=r'data.scale: wanted "none" .*the test says so.* got "unit"'
-    ):
-        WHY.check_scale("unit")
+    said = f'data.scale: wanted "none" .*the test says so.* got "{scale}"'
+    with pytest.raises(SpecError, match=said):
+        WHY.check_scale(scale)

@@ -10,7 +10,14 @@ import pytest
 from scipy.stats import norm
 
 from raydpzv.keys import Key
-from raydpzv.privacy.claim_words import USEFUL, adversary_cell, claim_text, guess, judge
+from raydpzv.privacy.claim_words import (
+    USEFUL,
+    adversary_cell,
+    claim_text,
+    guess,
+    judge,
+    stated,
+)
 from raydpzv.privacy.gdp import delta_of, epsilon_of, guess_of, mu_of
 from raydpzv.privacy.group_accountant import group_guess
 from raydpzv.privacy.pld import poisson_guess
@@ -170,3 +177,10 @@ def test_a_number_of_the_papers_accountant_that_holds_names_outsiders() -> None:
     ]
     assert ", adversary external: " in claim_text(claim(3.0, "paper"))
     assert "adversary" not in claim_text(claim(3.0, "paper", holds=False))
+
+
+@pytest.mark.parametrize("said", [True, 1, "true", "no", None])
+def test_a_record_is_private_only_if_it_says_so_by_the_word_itself(said: Any) -> None:
+    """A folder may be from somebody else, or of another program."""
+    found = stated({"private": said, "epsilon": [claim(1.0)], "privacy_verdict": ""})
+    assert found.private is (said is True)
