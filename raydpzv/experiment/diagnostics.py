@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from raydpzv.arrow_columns import array, equal
+from raydpzv.data.tabular import nameless
 from raydpzv.experiment.prepare import Prepared
 from raydpzv.methods.schedule import never_reached
 from raydpzv.records import lateness, metrics
@@ -55,7 +56,7 @@ def warnings(experiment: Prepared, rows: Rows, failed: tuple[str, str]) -> list[
 
 
 def _unused(experiment: Prepared) -> list[str]:
-    columns = experiment.unused
+    columns = [name for name in experiment.unused if not nameless(name)]  # a frame's row numbers
     if not columns:
         return []
     more = f" and {len(columns) - _LISTED} more" if len(columns) > _LISTED else ""

@@ -103,3 +103,15 @@ def test_a_word_that_counts_as_a_gap_is_named(tmp_path, monkeypatch):
     Path("own.toml").write_text(text.replace('missing = "mean"', 'missing = "refuse"'))
     few = ("--set", "budget.updates=2", "--quiet", "--out", "run")
     assert call("run", "own.toml", *few).exit_code == 0, "NA is a category as listed"
+
+
+def test_a_frames_row_numbers_are_left_out_and_no_run_warns_of_them(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    lines = [f"{n},{n % 7}.5,{n % 5},{n % 2}" for n in range(90)]
+    Path("own.csv").write_text("\n".join([",a,b,label", *lines]))
+    said = call("new", "own", "--data", "own.csv").stdout
+    assert "not used:  (it has no name, as a frame's row numbers)" in said
+    few = ("--set", "budget.updates=2", "--quiet", "--out", "run")
+    assert call("run", "own.toml", *few).exit_code == 0
+    warned = json.loads(Path("run/summary.json").read_text())["warnings"]
+    assert not [line for line in warned if "no client holds" in line]
