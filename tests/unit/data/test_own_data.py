@@ -127,6 +127,18 @@ def test_users_are_numbered_beside_the_clients_that_hold_them():
     )
     assert found.owners.tolist() == [0, 1, 0, 2]
     assert found.users.tolist() == [0, 1, 2, 0]
+    assert own_data({"x": X, "y": Y, "clients": ["b", "a", "b", "c"]}).users is None
+
+
+@pytest.mark.parametrize("y", [Y, Y / 2])
+def test_owners_belong_to_training_rows_alone(y):
+    parts = {"x": X, "y": y, "x_test": X, "y_test": y, "clients": list("baca"), "users": [3] * 4}
+    section = DataSection.model_construct(source="own", split="plain")
+    found = _tables(own_data(parts, numbers=None), "own", Request(section, Key(0)))
+    assert found.train.silos.tolist() == [0, 1, 2, 1]
+    assert found.train.users.tolist() == [0] * 4
+    assert found.test.silos is None
+    assert found.test.users is None
 
 
 SMALL = np.zeros((4, 2))

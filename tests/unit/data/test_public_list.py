@@ -126,12 +126,20 @@ def test_no_cell_moves_how_others_of_its_column_are_read(tmp_path):
     assert sorted(set(before)) == [0, 1]
 
 
+@pytest.mark.parametrize(("values", "other"), [((0, 1), 0), ((True, False), False)])
+def test_an_other_that_counts_as_nothing_in_python_is_an_other(values, other):
+    known = PublicList.of(values, "data.classes", other)
+    assert known.places(["7", "no"]) == [values.index(other)] * 2
+
+
 def test_levels_of_a_public_list_have_a_column_each_without_a_look_at_rows():
     x = np.array([[1.0, 0.0], [2.0, 0.0], [3.0, 2.0]])
     table = Table("t", x, np.array([0, 1, 0]), 2, ("a", "c"), levels=(0, 4), public_levels=True)
     found = encoded(Split(table, table))
     assert found.train.features == ("a", "c", "c", "c", "c")
     assert found.train.x[:, 1:].tolist() == [[1, 0, 0, 0], [1, 0, 0, 0], [0, 0, 1, 0]]
+    pair = dataclasses.replace(table.select(np.array([0, 1])), levels=(0, 2))
+    assert encoded(Split(pair, pair)).train.x[:, 1:].tolist() == [[1, 0], [1, 0]]
     fitted = dataclasses.replace(table, public_levels=False)
     assert encoded(Split(fitted, fitted)).train.shape == (3,), "a control: those that occur"
 

@@ -6,6 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from raydpzv.data.tabular import _csv
 from raydpzv.errors import DataError, SpecError
 from tests.helpers.loading import get, refusal
 
@@ -279,3 +280,15 @@ def test_survival_tables_want_both_columns_and_others_take_no_time(tmp_path):
         get("survival", file=file, target="died", time="months")
     with refusal(SpecError, "csv", "takes no time"):
         get("csv", file=file, target="died", time="days")
+
+
+def test_a_word_is_a_value_in_the_columns_alone_whose_list_has_it(tmp_path):
+    file = tmp_path / "a.csv"
+    file.write_text("a,b,c\nNA,NA,NA\nnull,null,null\nx,y,z\n")
+    lists = {"a": {"NA"}, "b": {"NA", "null"}, "c": {"z"}}
+    found = _csv(file, texts={column: frozenset(words) for column, words in lists.items()})
+    assert found.to_pydict() == {
+        "a": ["NA", None, "x"],
+        "b": ["NA", "null", "y"],
+        "c": [None, None, "z"],
+    }

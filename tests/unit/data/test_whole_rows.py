@@ -44,6 +44,24 @@ def test_a_clients_share_is_whole_numbers_that_float32_holds():
         WHY.check_part(split, shop, "shop")
 
 
+@pytest.mark.parametrize("part", ["train", "test", "validation"])
+def test_every_part_of_a_clients_share_is_checked(part):
+    views = (View("shop", (1,)),)
+    parts = {name: table([[1], [2]], views=views) for name in ("train", "test", "validation")}
+    (shop,) = by_view(views, 1)
+    WHY.check_part(Split(**parts), shop, "shop")
+    parts[part] = table([[1], [0.5]], views=views)
+    with pytest.raises(DataError, match=r"the rows of shop: .* got 0.5 in row 1"):
+        WHY.check_part(Split(**parts), shop, "shop")
+
+
+def test_a_negative_whole_number_has_the_same_limit():
+    at_most, below = table([[-(2**53)], [1]]), table([[-(2**53) - 2], [1]])
+    assert WHY.rows(Split(at_most, at_most)).train.x.tolist() == [[-(2**53)], [1]]
+    with pytest.raises(DataError, match="got -9007199254740994 in row 0"):
+        WHY.rows(Split(below, at_most))
+
+
 @pytest.mark.parametrize("scale", ["unit", "standard", "public"])
 def test_scaling_of_ids_is_refused(scale):
     WHY.check_scale("none")

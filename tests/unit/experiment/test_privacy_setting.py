@@ -5,7 +5,9 @@ import pytest
 from torch import nn
 
 import raydpzv
+from raydpzv.experiment.horizontal import prepare_horizontal
 from raydpzv.experiment.privacy_setting import supposed, unstated
+from tests.helpers.changed_settings import scenario as changed
 
 X = np.linspace(-1, 1, 240, dtype=np.float32).reshape(60, 4)
 
@@ -41,3 +43,16 @@ def test_nothing_is_missing_once_it_is_stated_or_where_nothing_is_own(model, pri
     assert unstated(spec) == ()
     stated = [clause for clause in supposed(spec) if "as you state" in clause]
     assert len(stated) == (model is own)
+
+
+@pytest.mark.parametrize(
+    ("method", "given", "reach"),
+    [
+        ("uldp_naive", (), 4),
+        ("uldp_sgd", ("method.weights=uniform",), 4),
+        ("uldp_sgd", ("method.weights=records",), 1),
+    ],
+)
+def test_a_user_reaches_every_silo_unless_its_weights_add_up_to_one(method, given, reach):
+    spec = changed("horizontal", method, ("budget.updates=1", "split.clients=4", *given))
+    assert prepare_horizontal(spec).privacy.noise.release.reach == reach

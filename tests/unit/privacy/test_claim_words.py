@@ -18,6 +18,7 @@ from raydpzv.privacy.claim_words import (
     judge,
     stated,
 )
+from raydpzv.privacy.claims import figure
 from raydpzv.privacy.gdp import delta_of, epsilon_of, guess_of, mu_of
 from raydpzv.privacy.group_accountant import group_guess
 from raydpzv.privacy.pld import poisson_guess
@@ -161,9 +162,10 @@ def test_what_the_paper_states_alone_is_not_private() -> None:
 
 
 def test_a_guess_is_never_rounded_below_its_bound() -> None:
-    assert [guess(claim(1.0, guess=p)) for p in (0.502, 0.56066, 0.994, 0.9999, None)] == [
+    assert [guess(claim(1.0, guess=p)) for p in (0.502, 0.56066, 0.57401, 0.994, 0.9999, None)] == [
         "50.2 %",
         "56.1 %",
+        "57.5 %",
         "99.4 %",
         "100 %",
         "",
@@ -184,3 +186,21 @@ def test_a_record_is_private_only_if_it_says_so_by_the_word_itself(said: Any) ->
     """A folder may be from somebody else, or of another program."""
     found = stated({"private": said, "epsilon": [claim(1.0)], "privacy_verdict": ""})
     assert found.private is (said is True)
+
+
+def test_nothing_is_proved_where_a_reason_stands_against_the_table() -> None:
+    assert judge([claim(1.0)]).proved
+    assert not judge([claim(1.0)], "a premise is missing").proved
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_one_useful_relation_is_enough_to_be_private_against_somebody(order: int) -> None:
+    rows = [claim(1.0, relation="add_remove"), claim(50.0, relation="replace")]
+    assert judge(rows[::order]).lead == "PRIVATE."
+
+
+@pytest.mark.parametrize(
+    ("value", "said"), [(3e12, "3e+12"), (12345.6, "12,346"), (math.inf, "∞"), (2.0, "2")]
+)
+def test_an_infinite_number_alone_is_said_to_be_infinite(value: float, said: str) -> None:
+    assert figure(value) == said

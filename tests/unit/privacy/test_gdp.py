@@ -135,3 +135,12 @@ def test_nan_stays_nan_shapes_stay_and_what_is_refused_alone_is_refused_here():
         epsilons_of([-1.0], 1e-3)
     with pytest.raises(InputError, match="delta"):
         epsilons_of(np.arange(1.0, 100.0), 2.0)
+
+
+@pytest.mark.parametrize("share", [0.51, 0.75, 0.99])
+def test_an_epsilon_is_zero_only_where_delta_alone_is_enough(share: float) -> None:
+    delta = delta_of(0.0, 1.0)
+    found = epsilon_of(1.0, share * delta)
+    assert delta_of(found, 1.0) == pytest.approx(share * delta, rel=1e-9)
+    assert found > 0
+    assert epsilon_of(1.0, delta) == 0

@@ -60,6 +60,19 @@ def test_the_epsilon_of_one_update_is_no_bound_of_a_run_of_unknown_length(
     assert any(c.holds for c in made.claims()), "what was counted is no plan"
 
 
+def test_a_lost_account_is_bounded_by_a_plan_that_no_release_exceeds() -> None:
+    planned, unplanned = setting(*FROZEN), setting(*FROZEN, "budget={seconds=60}")
+    assert planned.as_made(None, done=True) is planned
+    assert planned.as_made(None, done=True, beyond_plan=True) is None
+    assert unplanned.as_made(None, done=True) is None
+
+
+def test_a_delta_of_one_over_the_records_is_too_large() -> None:
+    plan = setting(*FROZEN)
+    assert "not below 1/D" in dataclasses.replace(plan, delta=1 / plan.protected).large_delta()
+    assert dataclasses.replace(plan, delta=0.999 / plan.protected).large_delta() == ""
+
+
 POISSON = (*FROZEN, "method.batches=poisson", "method.coins=system")
 
 

@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from raydpzv.keys import Key
-from raydpzv.privacy.user_release import UserNoiseParts, UserRelease, user_integers
+from raydpzv.privacy.user_release import UserNoiseParts, UserPlan, UserRelease, user_integers
 
 KEY = Key(3)
 
@@ -135,3 +135,10 @@ def test_without_noise_there_is_none() -> None:
     share, receipt = noise(0.0).share(3, 4, (0, 0, 0), pairs=17, nonfinite=2)
     assert share.tolist() == [0, 0, 0]
     assert receipt is None
+
+
+def test_silos_draw_by_coins_of_users_or_of_records_alone() -> None:
+    assert UserPlan(sampling=0.5).coins_shared
+    assert UserPlan("group", rate=0.5).coins_shared
+    assert not UserPlan().coins_shared
+    assert not UserPlan(sampling=0.5, aggregation="private_weights").coins_shared
