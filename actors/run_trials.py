@@ -54,7 +54,8 @@ from raydpzv.search.schedulers import PAUSES, without_checkpoint
 from raydpzv.search.search_terms import SearchWatch, TrialOutcomes, TuneOptions
 from raydpzv.search.space import literal
 from raydpzv.search.trial_checkpoint import TrialRun
-from raydpzv.search.tune_plan import SearchPlan, Trial, read_plan
+from raydpzv.search.tune_plan import SearchPlan, Trial, plan_words, read_plan
+from raydpzv.trust import trust_words
 
 _ENVIRONMENT = {
     "RAY_AIR_NEW_OUTPUT": "0",  # its progress beside ours
@@ -317,7 +318,9 @@ class _Experiment:
         files, path = pyarrow.fs.FileSystem.from_uri(f"{self.path}/{SEARCH}")
         with tempfile.TemporaryDirectory() as scratch:
             pyarrow.fs.copy_files(path, f"{scratch}/{SEARCH}", source_filesystem=files)
-            stored = read_plan(Path(scratch) / SEARCH)
+            # a copy has no mark, and the user gave the search again
+            with trust_words(plan_words(self._plan)):
+                stored = read_plan(Path(scratch) / SEARCH)
 
         if not stored.same_as(self._plan):
             raise InputError(f"{self.path}: holds another search; choose another --storage")

@@ -2,9 +2,10 @@
 a word.
 
 A scenario with a colon is a program: it chooses which functions of a project are called, and with
-which options. The plan of a run, a comparison or a search that names code has
-a mark beside it: a keyed digest of the file. The key lies in the user's home, so nobody else can
-make a mark, and a plan that was changed has none.
+which options. The plan of a run or a comparison that names code has a mark beside it, and so has
+that of each search, because Ray Tune pickles its state. A mark is a keyed digest of the plan's
+file. The key lies in the user's home, so nobody else can make a mark, and a plan that was changed
+has none.
 """
 
 from __future__ import annotations
@@ -44,13 +45,13 @@ def trust_code(trust: bool = True) -> Iterator[None]:
 
 
 @contextmanager
-def trust_code_of(tree: Mapping[str, Any]) -> Iterator[None]:
-    """Inside, a folder may name the code that this scenario of the user's own names.
+def trust_words(words: Iterable[str]) -> Iterator[None]:
+    """Inside, a folder may name the code that the user's own scenario names.
 
-    A run that comes back from a storage on another machine has no mark there, and the user gave its
-    scenario again.
+    words: those of `code_words`. What comes back from a storage on another machine has no mark
+    there, and the user gave its scenario again.
     """
-    before = _OWN_WORDS.set(frozenset(code_words(tree)))
+    before = _OWN_WORDS.set(frozenset(words))
     try:
         yield
     finally:
@@ -86,19 +87,31 @@ def require_trust(folder: Path, plan: str, words: Iterable[str]) -> None:
     foreign = list(dict.fromkeys(word for word in words if not is_handed(word)))
     if not foreign:
         return
-    unknown = [word for word in foreign if word not in _OWN_WORDS.get()]
-    if unknown and not _TRUSTED.get() and not _is_marked(folder, plan):
+    if unknown := [word for word in foreign if word not in _OWN_WORDS.get()]:
         more = f" and {len(unknown) - _SHOWN} more" if len(unknown) > _SHOWN else ""
-        raise InputError(
-            f"{folder}: {plan} names code, {', '.join(map(shown_name, unknown[:_SHOWN]))}{more}, "
-            f"and {_why(folder)}; if that code may run, give --trust-code (in Python: with "
-            "raydpzv.trust_code():)"
-        )
+        names = f"{', '.join(map(shown_name, unknown[:_SHOWN]))}{more}"
+        require_own_folder(folder, plan, f"{plan} names code, {names}")
     allow_imports()
 
 
+def require_own_folder(folder: Path, plan: str, what: str) -> None:
+    """Raise InputError for a folder that this user did not make here.
+
+    plan: see `require_trust`; what: which code of the folder would run, in words.
+    """
+    if not _TRUSTED.get() and not _is_marked(folder, plan):
+        raise InputError(
+            f"{folder}: {what}, and {_why(folder)}; if that code may run, give --trust-code (in "
+            "Python: with raydpzv.trust_code():)"
+        )
+
+
 def mark(folder: Path, plan: str, words: Collection[str]) -> None:
-    """Mark a plan as this user's, if it names code; without a home that can be written, do not."""
+    """Mark a plan as this user's, if code of its folder may run; without a home that can be
+    written, do not.
+
+    words: what names or holds that code.
+    """
     if words:
         with suppress(OSError, RuntimeError):
             made = _digest(folder / plan, _key()).encode()

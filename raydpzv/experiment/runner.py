@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,7 +36,7 @@ from raydpzv.registry import RUNNERS
 from raydpzv.sim.interfaces import Status
 from raydpzv.storage.download import copy_rest, find_copy, local_copy, unused_storage
 from raydpzv.storage.filesystem import is_uri
-from raydpzv.trust import trust_code_of
+from raydpzv.trust import code_words, trust_words
 
 
 def run(
@@ -83,9 +84,7 @@ def run(
     uri, folder = _stored(storage_path, name, out)
     if not is_found(folder, uri):
         return start(asked, runner, replace(options, out=folder), uri, own_stop=own_stop)
-    tree = as_tree(asked)
-    moved = locations(tree)
-    with trust_code_of(tree):
+    with given_again(asked) as moved:
         if run := found_run(asked, folder, moved):
             return replace(run, prepared=prepared_again(RunFolder.open(folder, moved)))
         return _resume(folder, runner, options, moved, own_stop=own_stop)
@@ -116,6 +115,16 @@ def start(
 def is_found(folder: Path, storage: str | None) -> bool:
     """Return whether a run is in this folder or in a storage, from which it is downloaded there."""
     return find_copy(storage, folder) if storage is not None else RunFolder.begun(folder)
+
+
+@contextmanager
+def given_again(asked: AnyScenario) -> Iterator[list[str]]:
+    """Inside, the folder of a run may name the code that its user's scenario names; yields where
+    the data are now, for `found_run`.
+    """
+    tree = as_tree(asked)
+    with trust_words(code_words(tree)):
+        yield locations(tree)
 
 
 def found_run(asked: AnyScenario, folder: Path, moved: Sequence[str]) -> Run | None:

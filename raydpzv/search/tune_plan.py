@@ -31,7 +31,7 @@ from raydpzv.privacy.claims import Claim
 from raydpzv.search.schedulers import Scheduling
 from raydpzv.search.space import Dimension, in_order
 from raydpzv.search.trial_checkpoint import settings_of_trial
-from raydpzv.trust import code_words, require_trust
+from raydpzv.trust import code_words, require_own_folder, require_trust
 
 METRICS = {
     f"{part}{name}": better
@@ -50,6 +50,8 @@ validation rows.
 """
 OF_NUMBERS = {"rmse": "min", "r2": "max", "validation_rmse": "min", "validation_r2": "max"}
 """The same of models of numbers."""
+_PICKLES = "tune"
+"""What holds code in each search's folder, for its mark: Ray Tune pickles its state."""
 _TOLERANCE = 1 + 1e-9
 """Rounding error allowed where an ε meets the limit."""
 
@@ -334,18 +336,17 @@ def search_folder(folder: Path, plan: SearchPlan) -> AbstractContextManager[None
     """
 
     def check() -> None:
-        if not read_plan(folder / SEARCH).same_as(plan):
+        if not plan_to_resume(folder).same_as(plan):
             raise InputError(
                 f"{folder}: holds another search (other trials or settings); choose another --out, "
                 f"or continue that one: {command('resume', folder)}"
             )
 
-    return plan_written(
-        folder, "search", SEARCH, tomli_w.dumps(plan.tree()), check, list(_code_words(plan))
-    )
+    words = [_PICKLES, *plan_words(plan)]
+    return plan_written(folder, "search", SEARCH, tomli_w.dumps(plan.tree()), check, words)
 
 
-def _code_words(plan: SearchPlan | _SearchFile) -> Iterator[str]:
+def plan_words(plan: SearchPlan | _SearchFile) -> Iterator[str]:
     """Yield the words of a plan that name a user's objects, also those that it may yet draw."""
     for line in plan.lines:
         yield from code_words(line.scenario)
@@ -381,6 +382,16 @@ class _SearchFile:
     storage: str | None = None
 
 
+def plan_to_resume(folder: Path, moved: Sequence[str] = ()) -> SearchPlan:
+    """Read the plan of a search that goes on in its folder; moved: see `read_plan`.
+
+    Also raises InputError for a folder of somebody else: Tune loads the pickles in it.
+    """
+    plan = read_plan(folder / SEARCH, moved)
+    require_own_folder(folder, SEARCH, "Ray Tune's pickles in it may run any code")
+    return plan
+
+
 def read_plan(path: Path, moved: Sequence[str] = ()) -> SearchPlan:
     """Read a plan that `search_folder` wrote; moved: where its data are now, see `RunFolder.open`.
 
@@ -392,7 +403,7 @@ def read_plan(path: Path, moved: Sequence[str] = ()) -> SearchPlan:
         # as JSON, since pydantic takes lists for tuples there and yet converts nothing else
         text = json.dumps(read_tree(path, "the plan of a search"), default=str)
         found = TypeAdapter(_SearchFile).validate_json(text)
-        require_trust(path.parent, path.name, _code_words(found))
+        require_trust(path.parent, path.name, plan_words(found))
 
         given = vars(found) | {
             "lines": tuple(

@@ -7,14 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import raydpzv
-from raydpzv.config.paths import locations
-from raydpzv.config.toml import as_tree
 from raydpzv.errors import SpecError
 from raydpzv.experiment.finalize import RunOptions
-from raydpzv.experiment.runner import found_run, is_found, start
+from raydpzv.experiment.runner import found_run, given_again, is_found, start
 from raydpzv.records.callbacks import Callback
 from raydpzv.storage.download import copy_folder
-from raydpzv.trust import trust_code_of
 from scenarios import screen
 from scenarios.command_options import RunCommand
 from scenarios.commands.resume import resume_run
@@ -42,9 +39,7 @@ def run_command(options: RunCommand) -> None:
     if storage is not None:
         out = out or copy_folder(storage)
     if options.or_resume and out is not None and is_found(out, storage):
-        tree = as_tree(spec)
-        moved = locations(tree)
-        with trust_code_of(tree):
+        with given_again(spec) as moved:
             if found := found_run(spec, out, moved):
                 conclude(found.summary, found.tables, spec, out, options)
             else:

@@ -8,11 +8,10 @@ from pathlib import Path
 
 from raydpzv.config import catalog
 from raydpzv.errors import command
-from raydpzv.files import SEARCH
 from raydpzv.search import run_tune
 from raydpzv.search.run_tune import SearchView, planned, rows_note
 from raydpzv.search.search_terms import TuneOptions
-from raydpzv.search.tune_plan import SearchPlan, read_plan
+from raydpzv.search.tune_plan import SearchPlan, plan_to_resume
 from raydpzv.search.tune_results import FAILED
 from scenarios import screen
 from scenarios.command_options import ManyRuns, TuneCommand
@@ -47,7 +46,7 @@ def tune_command(options: TuneCommand) -> None:
 
 def resume_search(folder: Path, moved: Sequence[str], how: ManyRuns) -> None:
     """Resume a search that was stopped or killed; moved: where its data are now."""
-    carry_out(read_plan(folder / SEARCH, moved), folder, how, command("resume", folder))
+    carry_out(plan_to_resume(folder, moved), folder, how, command("resume", folder))
 
 
 def carry_out(

@@ -1,6 +1,7 @@
 """Folders that somebody else made to run code, or to write where they have no business."""
 
 import io
+import json
 import os
 import pickle
 import shutil
@@ -21,8 +22,10 @@ from raydpzv.compare.live import LivePage
 from raydpzv.errors import InputError, RaydpzvError
 from raydpzv.foreign import importing, resolve
 from raydpzv.records.run_folder import RunFolder
+from raydpzv.search.tune_plan import plan_to_resume, search_folder
 from tests.helpers import strangers
 from tests.helpers.commands import call, complaint
+from tests.helpers.searches import plan_of
 from tests.helpers.strangers import MODULE, forget, rejson, rewrite, sent, trap
 
 NEEDED = "names code, .* if that code may run, give --trust-code"
@@ -342,9 +345,14 @@ def test_a_run_that_came_back_needs_no_word_beside_its_own_scenario(home, canary
     at("method.name", f"{MODULE}:METHOD")(other)
     words = ("run", own, "--quiet", "--or-resume", "--out")
     assert f"names code, {MODULE}:METHOD, and" in complaint(call(*words, other)), "control"
+    again = tmp_path / "again"
+    shutil.copytree(folder, again)
     done = call(*words, folder)
     assert done.exit_code == 0, done.output
     assert "loss" in canary.read_text()
+    forget()
+    found = raydpzv.run(raydpzv.load(str(own)), storage_path=tmp_path, name="again")
+    assert found.summary["digest"] == json.loads((folder / "summary.json").read_text())["digest"]
 
 
 def test_another_users_key_makes_no_mark(home, canary, tmp_path, monkeypatch):
@@ -410,6 +418,26 @@ def test_a_search_of_a_stranger_and_its_best_scenario_need_a_word(home, canary, 
     rewrite(folder, lambda tree: None, "search.toml")
     strangers.by_itself("resume", folder, "--trust-code")
     assert "imported" in canary.read_text()
+
+
+def test_pickles_of_ray_tune_are_loaded_from_your_own_folder_alone(tmp_path, monkeypatch):
+    """A search of the program's own parts names no code, and its state holds some all the same."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.chdir(tmp_path)
+    folder, plan = tmp_path / "folder", plan_of({"seed": {"grid": [0, 1]}})
+    with search_folder(folder, plan):
+        (folder / "tune").mkdir()
+    assert plan_to_resume(folder).same_as(plan), "control: its own user may go on"
+    (folder / "tune" / "tuner.pkl").write_bytes(pickle.dumps(Payload()))
+    (folder / ".search.toml.mark").unlink()
+    needed = "Ray Tune's pickles in it may run any code, and you did not make this folder"
+    assert needed in complaint(call("resume", folder, "--quiet"))
+    with pytest.raises(InputError, match=needed), search_folder(folder, plan):
+        pass
+    assert not (tmp_path / "canary").exists()
+    assert not (folder / ".search.toml.mark").exists(), "what was refused becomes nobody's own"
+    pickle.loads((folder / "tune" / "tuner.pkl").read_bytes())
+    assert (tmp_path / "canary").exists(), "control: loading them runs their code"
 
 
 def test_a_word_that_a_search_may_draw_counts(home, tmp_path):
