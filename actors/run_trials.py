@@ -113,7 +113,7 @@ class _Needs:
 
     def __init__(self, plan: SearchPlan, jobs: int | None) -> None:
         self._plan, self._machines = plan, cluster_machines()
-        self._alike = None if plan.actors else whole_trials(_specs(plan), self._machines)
+        self._alike = None if plan.place.actors else whole_trials(_specs(plan), self._machines)
         if self._alike and jobs and plan.scheduling.name in PAUSES:
             # paused trials count for Tune's own limit, so each asks for its part of the cluster
             cpus = [machine.has.get("CPU", 0.0) for machine in self._machines]
@@ -202,7 +202,7 @@ def _new_tuner(plan: SearchPlan, how: TuneOptions, trainable: Any, where: _Exper
             search_alg=searcher_of(plan, None if plan.scheduling.name in PAUSES else how.jobs),
             num_samples=plan.size,
             # a process keeps the placement group that it was started in
-            reuse_actors=not plan.actors,
+            reuse_actors=not plan.place.actors,
         ),
         run_config=tune.RunConfig(
             name=where.name,
@@ -210,7 +210,7 @@ def _new_tuner(plan: SearchPlan, how: TuneOptions, trainable: Any, where: _Exper
             callbacks=[TuneObserver(), *_loggers(how, plan.metric), *how.callbacks],
             failure_config=tune.FailureConfig(max_failures=0),
             checkpoint_config=tune.CheckpointConfig(
-                num_to_keep=_COPIES, checkpoint_at_end=plan.storage is not None
+                num_to_keep=_COPIES, checkpoint_at_end=plan.place.storage is not None
             ),
             verbose=0,
         ),
@@ -244,7 +244,7 @@ def _of_evaluations(logger: type[Any], metric: str) -> type[Any]:
 def _trainable(plan: SearchPlan, needs: _Needs, folder: Path) -> type[Any]:
     """Return the trainable of a search's trials."""
     data = put_data(_specs(plan))
-    keeps = plan.storage is not None or plan.scheduling.name in PAUSES
+    keeps = plan.place.storage is not None or plan.scheduling.name in PAUSES
 
     def trial_run(config: Mapping[str, Any], trial_id: str, workplace: Path) -> TrialRun:
         from actors.tune_rules import number_of
@@ -254,13 +254,13 @@ def _trainable(plan: SearchPlan, needs: _Needs, folder: Path) -> type[Any]:
         spec, name = trial.spec, trial.planned().folder
         if plan.copies:  # step sizes that were copied from another trial
             spec = override(spec, [f"{key}={literal(config[key])}" for key in trial.values])
-        runs = (folder if plan.storage is None else workplace) / RUNS_FOLDER
+        runs = (folder if plan.place.storage is None else workplace) / RUNS_FOLDER
         return TrialRun(runs / name, spec, name, trial.settings, charged=True)
 
     def work(config: Mapping[str, Any], hooks: TrialHooks) -> str:
         assert hooks.run is not None
         take_data(data)
-        if plan.storage is None and not (folder / SEARCH).is_file():
+        if plan.place.storage is None and not (folder / SEARCH).is_file():
             raise RunError(
                 f"{folder} is not on the machine of this trial; give an --out that all machines of "
                 "the cluster see, or --storage"
@@ -270,7 +270,7 @@ def _trainable(plan: SearchPlan, needs: _Needs, folder: Path) -> type[Any]:
         return _with_reason(hooks.run, lambda: run_trial(hooks, keeps=keeps, run=run))
 
     pauses = Pauses(all(spec.clock.kind == "virtual" for spec in _specs(plan)), _BEAT)
-    settings = TrialSettings(work, needs.gpus, pauses, trial_run, plan.storage is not None)
+    settings = TrialSettings(work, needs.gpus, pauses, trial_run, plan.place.storage is not None)
     return trainable_class(settings)
 
 
@@ -299,8 +299,10 @@ class _Experiment:
 
     def __init__(self, plan: SearchPlan, folder: Path) -> None:
         self._plan = plan
-        self.name = _STATE if plan.storage is None else plan.name
-        self.parent = str(folder.absolute()) if plan.storage is None else plan.storage.rstrip("/")
+        self.name = _STATE if plan.place.storage is None else plan.name
+        self.parent = (
+            str(folder.absolute()) if plan.place.storage is None else plan.place.storage.rstrip("/")
+        )
         self.path = f"{self.parent}/{self.name}"
 
     def restored(self, trainable: Any) -> Any:
@@ -308,7 +310,7 @@ class _Experiment:
         tune = require_tune()
         if not tune.Tuner.can_restore(self.path):
             return None
-        if self._plan.storage is not None:
+        if self._plan.place.storage is not None:
             self._check_stored()
         # a trial that failed is tried again
         return tune.Tuner.restore(self.path, trainable, resume_errored=True)
@@ -335,7 +337,7 @@ class _Experiment:
 
     def keep_plan(self, folder: Path) -> None:
         """Copy the plan to the storage, if there is one."""
-        if self._plan.storage is not None:
+        if self._plan.place.storage is not None:
             pyarrow.fs.copy_files(str(folder / SEARCH), f"{self.path}/{SEARCH}")
 
     def outcome(self, folder: Path, reasons: Mapping[int, str], *, stopped: bool) -> TrialOutcomes:
@@ -347,7 +349,7 @@ class _Experiment:
             number_of(self._plan, trial.trial_id, trial.config): trial
             for trial in tune.ExperimentAnalysis(self.path).trials or []
         }
-        if self._plan.storage is not None:
+        if self._plan.place.storage is not None:
             for number, trial in trials.items():
                 _download(trial, folder / RUNS_FOLDER / f"{number:04d}")
         return TrialOutcomes(

@@ -46,6 +46,7 @@ from raydpzv.search.tune_plan import (
     OF_NUMBERS,
     SearchPlan,
     Suggestions,
+    TrialPlace,
     TunedLine,
     check_limit,
     points_of,
@@ -204,7 +205,7 @@ def planned(
         plan, was_wall = _of_comparison(file, varied, terms), False
     else:
         plan, was_wall = _of_scenario(source, space, changes, terms)
-    return replace(plan, storage=storage), was_wall
+    return replace(plan, place=TrialPlace(terms.actors, storage)), was_wall
 
 
 def _of_scenario(
@@ -326,7 +327,6 @@ def _plan(
         epsilon=terms.epsilon,
         held_out=held_out,
         soonest=soonest,
-        actors=terms.actors,
     )
 
 

@@ -129,6 +129,16 @@ class Suggestions:
 
 
 @dataclass(frozen=True)
+class TrialPlace:
+    """Where trials run, and where Ray Tune keeps them: a search at another place is the same."""
+
+    actors: bool = False
+    """Has each trial actors of its own? Its bits are the same."""
+    storage: str | None = None
+    """Where Tune keeps its state and copies of the runs; None: in the search's folder."""
+
+
+@dataclass(frozen=True)
 class SearchPlan:
     """Trials, and how the search goes about them."""
 
@@ -153,10 +163,7 @@ class SearchPlan:
     """Choose what reaches this value of the metric in the fewest simulated seconds."""
     comparison: Mapping[str, Any] | None = None
     """The comparison file whose methods are tuned; None: a scenario is."""
-    actors: bool = False
-    """Has each trial actors of its own? Its bits are the same."""
-    storage: str | None = None
-    """Where Ray Tune keeps its state and copies of the runs; None: in the search's folder."""
+    place: TrialPlace = field(default_factory=TrialPlace)
 
     def __post_init__(self) -> None:
         first, metrics = self.first_spec, [*METRICS, *OF_NUMBERS]
@@ -233,7 +240,7 @@ class SearchPlan:
 
     def same_as(self, other: SearchPlan) -> bool:
         """Return whether two searches are one, wherever their data lie and their trials run."""
-        one, another = (replace(p, actors=False, storage=None).tree() for p in (self, other))
+        one, another = (replace(p, place=TrialPlace()).tree() for p in (self, other))
         for tree in (one, another):
             for line in tree["lines"]:
                 line["scenario"] = unlocated(line["scenario"])
@@ -247,9 +254,8 @@ class SearchPlan:
             "epsilon": self.epsilon,
             "held_out": list(self.held_out),
             "soonest": self.soonest,
-            "actors": self.actors,
             "space": [asdict(dimension) for dimension in self.space],
-            "storage": self.storage,
+            "place": {k: v for k, v in vars(self.place).items() if v is not None},
             "scheduling": asdict(self.scheduling),
             "suggestions": asdict(self.suggestions) if self.suggestions else None,
             "comparison": self.comparison,
@@ -346,7 +352,7 @@ def search_folder(folder: Path, plan: SearchPlan) -> AbstractContextManager[None
     return plan_written(folder, "search", SEARCH, tomli_w.dumps(plan.tree()), check, words)
 
 
-def plan_words(plan: SearchPlan | _SearchFile) -> Iterator[str]:
+def plan_words(plan: SearchPlan) -> Iterator[str]:
     """Yield the words of a plan that name a user's objects, also those that it may yet draw."""
     for line in plan.lines:
         yield from code_words(line.scenario)
@@ -364,22 +370,13 @@ class _TrialEntry:
 
 
 @dataclass(frozen=True)
-class _SearchFile:
-    """search.toml, as `SearchPlan.tree` returns it."""
+class _SearchFile(SearchPlan):
+    """search.toml, as `SearchPlan.tree` returns it: a plan whose trials are still to be made."""
 
-    name: str
-    metric: str
-    held_out: tuple[str, ...]
-    actors: bool
-    space: tuple[Dimension, ...]
-    scheduling: Scheduling
-    lines: Annotated[tuple[TunedLine, ...], Field(min_length=1)]
-    trials: tuple[_TrialEntry, ...]
-    epsilon: float | None = None
-    soonest: float | None = None
-    suggestions: Suggestions | None = None
-    comparison: dict[str, Any] | None = None
-    storage: str | None = None
+    trials: tuple[_TrialEntry, ...] = ()  # type: ignore[assignment]
+
+    def __post_init__(self) -> None:
+        """Check nothing yet: that would look for what the plan names."""
 
 
 def plan_to_resume(folder: Path, moved: Sequence[str] = ()) -> SearchPlan:

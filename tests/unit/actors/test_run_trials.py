@@ -7,6 +7,7 @@ import tomli_w
 
 from actors.run_trials import _Experiment, _of_evaluations
 from raydpzv.errors import InputError
+from raydpzv.search.tune_plan import TrialPlace
 from tests.helpers.searches import plan_of
 
 
@@ -30,11 +31,12 @@ def test_a_stored_search_may_name_the_code_that_its_user_names_again(tmp_path):
     """A copy has no mark of who made it."""
     asked = ("privacy.mode=none", "model.bottom=tests.helpers.own_parts:bottom")
     plan = plan_of({"seed": {"grid": [0, 1]}}, *asked, scenario="digits_dpzv")
-    found = _Experiment(replace(plan, storage=tmp_path.as_uri()), tmp_path)
+    place = TrialPlace(storage=tmp_path.as_uri())
+    found = _Experiment(replace(plan, place=place), tmp_path)
     (tmp_path / plan.name).mkdir()
     (tmp_path / plan.name / "search.toml").write_text(tomli_w.dumps(plan.tree()))
     found._check_stored()
     other = plan_of({"seed": {"grid": [0, 1]}}, asked[0], scenario="digits_dpzv")
-    found = _Experiment(replace(other, storage=tmp_path.as_uri()), tmp_path)
-    with pytest.raises(InputError, match="names code, .*own_parts:bottom"):
+    found = _Experiment(replace(other, place=place), tmp_path)
+    with pytest.raises(InputError, match=r"names code, .*own_parts:bottom"):
         found._check_stored()

@@ -10,6 +10,7 @@ from raydpzv.search.trial_checkpoint import TrialRun
 from raydpzv.search.tune_plan import (
     SearchPlan,
     Suggestions,
+    TrialPlace,
     TunedLine,
     points_of,
     read_plan,
@@ -47,7 +48,7 @@ def test_a_plan_is_read_as_it_was_written_wherever_its_data_lie(plan, tmp_path):
     again = read_plan(tmp_path / "a" / "search.toml")
     assert again == plan
     assert again.same_as(plan)
-    assert replace(again, actors=True, storage="file:///x").same_as(plan)
+    assert replace(again, place=TrialPlace(True, "file:///x")).same_as(plan)
     assert not replace(again, metric="validation_loss").same_as(plan)
     with search_folder(tmp_path / "a", plan):
         pass  # the same again

@@ -72,8 +72,8 @@ def chosen(plan, *values):
 
 def test_its_storage_is_that_of_its_plan(files):
     asked = str(files / "pair.toml"), files / "space.toml", (), SearchTerms()
-    assert planned(*asked, "file:///x")[0].storage == "file:///x"
-    assert planned(*asked)[0].storage is None
+    assert planned(*asked, "file:///x")[0].place.storage == "file:///x"
+    assert planned(*asked)[0].place.storage is None
 
 
 def test_every_method_has_every_combination_on_every_seed_on_rows_held_back(files):
