@@ -234,10 +234,8 @@ def require_optuna() -> Any:
 
 def _error_of(trial: Any) -> str:
     """Return why a trial failed: Tune copies what it writes here to its storage only later."""
-    path = Path(trial.pickled_error_file) if trial.pickled_error_file else None
-    if path is None or not path.is_file():
-        return "its process was lost"
-    error = cloudpickle.loads(path.read_bytes())
+    file = trial.pickled_error_file
+    error = cloudpickle.loads(Path(file).read_bytes()) if file else "its process was lost"
     return str(getattr(error, "cause", None) or error)
 
 

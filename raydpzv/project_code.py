@@ -158,6 +158,4 @@ def is_own(module: str) -> bool:
     if module == "__main__":  # a script or a notebook, or `python -m raydpzv`
         spec = getattr(sys.modules["__main__"], "__spec__", None)
         return spec is None or spec.name.partition(".")[0] not in PROGRAM
-    if module in _OF_MODELS:
-        return True
-    return module in sys.modules and place_of(module, [])[0] is not None
+    return module in _OF_MODELS or (module in sys.modules and place_of(module, [])[0] is not None)

@@ -15,10 +15,10 @@ import hmac
 import os
 import secrets
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from raydpzv.errors import InputError
 from raydpzv.files import PRIVATE, write_atomically
@@ -26,36 +26,36 @@ from raydpzv.foreign import allow_imports, is_foreign, is_handed, shown_name
 
 _TRUSTED: ContextVar[bool] = ContextVar("trusted", default=False)
 _OWN_WORDS: ContextVar[frozenset[str]] = ContextVar("own words", default=frozenset())
+T = TypeVar("T")
 _KEY_BYTES = 32
 _SHOWN = 3
 """Words that a complaint names."""
 
 
-@contextmanager
-def trust_code(trust: bool = True) -> Iterator[None]:
+def trust_code(trust: bool = True) -> AbstractContextManager[None]:
     """Inside, folders of other users may name code too, as with `--trust-code`.
 
     trust: False leaves things as they are.
     """
-    before = _TRUSTED.set(trust or _TRUSTED.get())
-    try:
-        yield
-    finally:
-        _TRUSTED.reset(before)
+    return _within(_TRUSTED, trust or _TRUSTED.get())
 
 
-@contextmanager
-def trust_words(words: Iterable[str]) -> Iterator[None]:
+def trust_words(words: Iterable[str]) -> AbstractContextManager[None]:
     """Inside, a folder may name the code that the user's own scenario names.
 
     words: those of `code_words`. What comes back from a storage on another machine has no mark
     there, and the user gave its scenario again.
     """
-    before = _OWN_WORDS.set(frozenset(words))
+    return _within(_OWN_WORDS, frozenset(words))
+
+
+@contextmanager
+def _within(variable: ContextVar[T], value: T) -> Iterator[None]:
+    before = variable.set(value)
     try:
         yield
     finally:
-        _OWN_WORDS.reset(before)
+        variable.reset(before)
 
 
 def code_words(tree: Mapping[str, Any]) -> tuple[str, ...]:
@@ -135,10 +135,7 @@ def _is_marked(folder: Path, plan: str) -> bool:
 
 
 def _why(folder: Path) -> str:
-    try:
-        owner = folder.stat().st_uid
-    except OSError:
-        owner = os.geteuid()
+    owner = folder.stat().st_uid
     if owner != os.geteuid():
         return f"another user made this folder (uid {owner})"
     return "you did not make this folder on this machine, or it was changed since"

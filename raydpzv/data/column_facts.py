@@ -26,25 +26,35 @@ RARE = 5
 
 @dataclass(frozen=True)
 class ColumnFacts:
-    """A column. numeric: its cells are numbers, of which `low` and `high` are the least and the
-    largest finite ones.
-
-    values: the different values, ascending, of texts, whole numbers and true or false, None if they
-    are more than MOST_VALUES; rare: those of them in fewer than RARE rows. unusable: why no party
-    can use the column, in words; ""
-    if one can. missing: rows without a value; gaps: in words, with what such a cell says, "" for
-    none.
-    """
+    """A column of a table."""
 
     name: str
+    """Its heading."""
     numeric: bool
+    """Are its cells numbers?"""
     low: float
+    """The least finite number."""
     high: float
+    """The largest finite number."""
     values: tuple[str | int | bool, ...] | None
+    """The different texts, whole numbers, or true and false, ascending; None if they are more than
+    MOST_VALUES.
+    """
     missing: int
+    """Rows without a value."""
     unusable: str
+    """Why no party can use the column, in words; "": one can."""
     rare: tuple[str | int | bool, ...] = ()
-    gaps: str = ""
+    """Values in fewer than RARE rows."""
+    gap_word: str = ""
+    """What a cell without a value says, such as NA; "": such cells are empty."""
+
+    @property
+    def gaps(self) -> str:
+        """How many cells have no value, and what such a cell says, in words; "" for none."""
+        such = f", such as {shown(self.gap_word)}" if self.gap_word else ""
+        cells = "cell" if self.missing == 1 else "cells"
+        return f"{self.missing} {cells} without a value{such}" if self.missing else ""
 
 
 def column_facts(file: Path) -> dict[str, ColumnFacts]:
@@ -96,8 +106,8 @@ def _facts(name: str, column: pa.Array, written: pa.Array | None) -> ColumnFacts
     unusable = _unusable(column, values, numeric=numeric, text=text)
     if nameless(name):
         unusable = "it has no name, as a frame's row numbers"
-    gaps = _gaps(column, written)
-    return ColumnFacts(name, numeric, low, high, values, column.null_count, unusable, rare, gaps)
+    word = _gap_word(column, written)
+    return ColumnFacts(name, numeric, low, high, values, column.null_count, unusable, rare, word)
 
 
 def _as_names(column: pa.Array, written: pa.Array | None) -> pa.Array:
@@ -114,15 +124,9 @@ def _counts(column: pa.Array) -> dict[str | int | bool, int]:
     return {each["values"].as_py(): each["counts"].as_py() for each in found}
 
 
-def _gaps(column: pa.Array, written: pa.Array | None) -> str:
-    """Return how many cells have no value, and what such a cell says if it is not empty."""
-    if not column.null_count:
-        return ""
+def _gap_word(column: pa.Array, written: pa.Array | None) -> str:
     words = [] if written is None else written.filter(column.is_null()).unique().to_pylist()
-    said = next((word for word in words if word), None)
-    such = "" if said is None else f", such as {shown(said)}"
-    cells = "cell" if column.null_count == 1 else "cells"
-    return f"{column.null_count} {cells} without a value{such}"
+    return next(filter(None, words), "")
 
 
 def _unusable(

@@ -146,19 +146,13 @@ class RunFolder:
         the record describes, which has no roles. Raises InputError as `require_trust` does.
         """
         tree = {"name": "scenario", **self.settings()}
-        known = (self.path / ENVIRONMENT).is_file()
-        facts = self.environment() if known else {}
-        if code or not (own := _names_method(tree)):
-            if code:
-                self.require_trust()
-            found = parse(tree, str(self.path / SCENARIO))
-        elif own and METHOD in facts:
-            method = method_on_record(tree["method"], facts[METHOD])
-            found = parse(tree, str(self.path / SCENARIO), method)
-        else:  # of a version that did not describe it
+        facts = self.environment() if (self.path / ENVIRONMENT).is_file() else {}
+        own, recorded = _names_method(tree), None
+        if own and METHOD in facts and not code:
+            recorded = method_on_record(tree["method"], facts[METHOD])
+        elif own or code:
             self.require_trust()
-            found = parse(tree, str(self.path / SCENARIO))
-        return found.noted(str(facts.get("note", "")))
+        return parse(tree, str(self.path / SCENARIO), recorded).noted(str(facts.get("note", "")))
 
     def require_trust(self) -> None:
         """Raise InputError if the scenario names code and this user did not make the folder here.

@@ -380,7 +380,7 @@ class _SearchFile(SearchPlan):
 
 
 def plan_to_resume(folder: Path, moved: Sequence[str] = ()) -> SearchPlan:
-    """Read the plan of a search that goes on in its folder; moved: see `read_plan`.
+    """Read the plan of a search to resume in its folder; moved: see `read_plan`.
 
     Also raises InputError for a folder of somebody else: Tune loads the pickles in it.
     """

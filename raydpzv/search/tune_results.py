@@ -471,8 +471,7 @@ def _has_result(row: Row, plan: SearchPlan) -> bool:
 def _edges(best: Trial, trials: Sequence[Trial]) -> Iterator[str]:
     for name, value in best.values.items():
         # a trial that copied another has the steps of its change, and the others have none
-        values = [trial.values[name] for trial in trials if name in trial.values]
-        tried = {number for number in values if is_number(number)}
+        tried = {t.values[name] for t in trials if is_number(t.values.get(name))}
         if name != "seed" and len(tried) > 1 and value in (min(tried), max(tried)):
             yield f"{name}={literal(value)}"
 

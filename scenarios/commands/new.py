@@ -137,7 +137,7 @@ def _next_steps(proposal: Proposal, path: Path, held_back: bool) -> Iterator[str
     for party, columns in proposal.parties.items():
         yield f"{party}: {', '.join(columns)}"
         for facts in (proposal.facts[name] for name in columns):
-            if "such as" in facts.gaps and not facts.numeric:
+            if facts.gap_word and not facts.numeric:
                 yield (
                     f'look at it: column "{one_line(facts.name)}" has {facts.gaps}; if that is a '
                     "value, add it to data.categories"

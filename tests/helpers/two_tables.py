@@ -213,13 +213,14 @@ class TapedUsers(UserNoiseParts):
 
 @dataclass(frozen=True)
 class Seen:
-    """A run on one table. public: by name what may not depend on any record; others: what depends
-    on its own alone.
-    """
+    """A run on one table."""
 
     tape: Tape
     prepared: Any
     public: dict[str, Any]
+    """By name what may not depend on any record."""
+    nonfinite: int
+    """Terms that were no numbers and counted as 0. The digest covers how many; nobody is told."""
 
 
 def seen(
@@ -250,7 +251,8 @@ def seen(
         "digest": summary["digest"],
         **_of_kind(prepared),
     }
-    return Seen(tape, prepared, public)
+    nonfinite = sum(found.tables["release"].column("nonfinite").to_pylist())
+    return Seen(tape, prepared, public, nonfinite)
 
 
 def _of_kind(prepared: Any) -> dict[str, Any]:

@@ -92,26 +92,31 @@ def test_messages_of_a_run_name_the_party(folder):
     )
 
 
+def described(heading, row):
+    """What `new` says of a table of 90 rows in the working folder."""
+    Path("own.csv").write_text("\n".join([heading, *map(row, range(90))]))
+    return call("new", "own", "--data", "own.csv").stdout
+
+
+def warnings_of_its_run():
+    done = call("run", "own.toml", "--set", "budget.updates=2", "--quiet", "--out", "run")
+    assert done.exit_code == 0, done.output
+    return json.loads(Path("run/summary.json").read_text())["warnings"]
+
+
 def test_a_word_that_counts_as_a_gap_is_named(tmp_path, monkeypatch):
     """NA is North America, or a missing cell: the table cannot say."""
     monkeypatch.chdir(tmp_path)
-    lines = [f"{('EU', 'AS', 'NA')[n % 3]},{n % 7}.5,{n % 2}" for n in range(90)]
-    Path("own.csv").write_text("\n".join(["region,a,label", *lines]))
-    said = call("new", "own", "--data", "own.csv").stdout
+    regions = ("EU", "AS", "NA")
+    said = described("region,a,label", lambda n: f"{regions[n % 3]},{n % 7}.5,{n % 2}")
     assert 'column "region" has 30 cells without a value, such as "NA"; if that is a value' in said
     text = Path("own.toml").read_text().replace('["AS", "EU"]', '["AS", "EU", "NA"]')
     Path("own.toml").write_text(text.replace('missing = "mean"', 'missing = "refuse"'))
-    few = ("--set", "budget.updates=2", "--quiet", "--out", "run")
-    assert call("run", "own.toml", *few).exit_code == 0, "NA is a category as listed"
+    warnings_of_its_run()  # NA is a category as listed, so that no cell is missing
 
 
 def test_a_frames_row_numbers_are_left_out_and_no_run_warns_of_them(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    lines = [f"{n},{n % 7}.5,{n % 5},{n % 2}" for n in range(90)]
-    Path("own.csv").write_text("\n".join([",a,b,label", *lines]))
-    said = call("new", "own", "--data", "own.csv").stdout
+    said = described(",a,b,label", lambda n: f"{n},{n % 7}.5,{n % 5},{n % 2}")
     assert "not used:  (it has no name, as a frame's row numbers)" in said
-    few = ("--set", "budget.updates=2", "--quiet", "--out", "run")
-    assert call("run", "own.toml", *few).exit_code == 0
-    warned = json.loads(Path("run/summary.json").read_text())["warnings"]
-    assert not [line for line in warned if "no client holds" in line]
+    assert not [line for line in warnings_of_its_run() if "no client holds" in line]
