@@ -11,6 +11,7 @@ import numpy as np
 
 from raydpzv.config.scenario import AnyScenario
 from raydpzv.config.toml import parse
+from raydpzv.data.own_arrays import columns_of
 from raydpzv.data.own_data import OwnData, labels, own_data, side_by_side
 from raydpzv.data.own_rows import by_ids, in_one_order
 from raydpzv.data.table import View
@@ -26,6 +27,7 @@ _TABLES = {
     "trust": "privacy.trust",
     "classes": "data.classes",
     "scale": "data.scale",
+    "missing": "data.missing",
     "embedding": "model.embedding",
     "integers": "model.integers",
     "every": "evaluate.every",
@@ -163,7 +165,9 @@ def _of_views(views: Sequence[Any] | Mapping[str, Any], y: Any, numbers: bool | 
     listed = labels(y, "y", numbers=numbers)
     if len(listed) != len(flat):
         raise DataError(f"data: wanted one label a record, {len(flat)}, got {len(listed)}")
-    return OwnData(flat, listed, views=found)
+    features = [name for view in ordered for name in columns_of(view)]
+    known = len(features) == flat.shape[1]  # not where one view is an array
+    return OwnData(flat, listed, views=found, features=tuple(features) if known else ())
 
 
 def _of_test(test: Any, views: Any, wanted: Sequence[View], numbers: bool | None) -> OwnData:

@@ -16,26 +16,31 @@ from typing import Any
 import jinja2
 import tomli_w
 
-from raydpzv.data.column_facts import RARE, ColumnFacts, round_range
+from raydpzv.data.column_facts import EPOCH, RARE, ColumnFacts, round_range
 from raydpzv.data.files import one_line
+from raydpzv.data.tabular import CsvForm
 
+_NO_VALUE = "none"
+"""The category of an empty cell."""
 _FORBIDDEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 
 
 @dataclass(frozen=True)
 class Proposal:
-    """The content of a scenario. facts: of every column; parties: columns by party; private: with a
-    proved ε.
-
-    command: what was typed, without the options that are no more than yes or no.
-    """
+    """The content of a scenario."""
 
     file: Path
+    form: CsvForm
+    """How the file is written."""
     facts: Mapping[str, ColumnFacts]
+    """Of every column."""
     target: str
     parties: Mapping[str, Sequence[str]]
+    """Columns by party."""
     private: bool
+    """With a proved ε?"""
     command: str
+    """What was typed, without the options that are no more than yes or no."""
 
     @property
     def of_numbers(self) -> bool:
@@ -46,6 +51,11 @@ class Proposal:
     def features(self) -> list[ColumnFacts]:
         """The columns that parties hold."""
         return [self.facts[column] for columns in self.parties.values() for column in columns]
+
+    @property
+    def dates(self) -> dict[str, str]:
+        """The columns of dates that parties hold, and since when their days count."""
+        return {column.name: EPOCH for column in self.features if column.dates}
 
     @property
     def unused(self) -> list[ColumnFacts]:
@@ -122,7 +132,7 @@ def rare(proposal: Proposal) -> Iterator[str]:
 
 
 def _lists(proposal: Proposal) -> dict[str, Any]:
-    categories = {c.name: list(c.values or ()) for c in proposal.features if not c.numeric}
+    categories = {c.name: _values(proposal, c) for c in proposal.features if not c.numeric}
     values = proposal.facts[proposal.target].values
     classes = {"classes": list(values)} if values is not None else {}
     return classes | ({"categories": categories} if categories else {})
@@ -130,7 +140,27 @@ def _lists(proposal: Proposal) -> dict[str, Any]:
 
 def public_constants(proposal: Proposal) -> dict[str, Any]:
     """Return the settings that were read from the data, though a proof wants them known without."""
-    return _lists(proposal) | _scaling(proposal)
+    fillers = _fillers(proposal)
+    return _lists(proposal) | _scaling(proposal) | ({"missing": fillers} if fillers else {})
+
+
+def _fillers(proposal: Proposal) -> dict[str, Any]:
+    """Return what empty cells count as: of numbers the middle of the range, of names a value of
+    their own.
+    """
+    return {c.name: _middle(c) if c.numeric else _NO_VALUE for c in proposal.features if c.missing}
+
+
+def _values(proposal: Proposal, column: ColumnFacts) -> list[Any]:
+    """Return a category's values: if gaps are to be public, a word such as NA is one, and so is
+    none.
+    """
+    added = [column.gap_word, _NO_VALUE] if column.missing and proposal.private else []
+    return list(dict.fromkeys([*(column.values or ()), *filter(None, added)]))
+
+
+def _middle(column: ColumnFacts) -> float:
+    return sum(round_range(column.low, column.high)) / 2
 
 
 def confirmed(proposal: Proposal) -> list[str]:

@@ -77,7 +77,7 @@ def fitted(data: DataSection, goal: Goal = _CLASSES) -> Iterator[ReadOff]:
         )
     if data.missing == "mean":
         how = 'gaps are filled in by the training rows (data.missing = "mean")'
-        yield ReadOff("data.missing", how, "leave it out")
+        yield ReadOff("data.missing", how, "give a table of public constants by column")
     if how := DATA_SOURCES[data.source].fitted:
         yield ReadOff("data.source", how, "use data without that")
     for found in read_off(data, goal):

@@ -18,7 +18,7 @@ from raydpzv.methods.descriptor import NoisePlan
 from raydpzv.methods.schedule import unordered
 from raydpzv.registry import DATA_SOURCES, METHODS
 from raydpzv.settings.bounds import MOST
-from raydpzv.settings.fields import per_client
+from raydpzv.settings.fields import Label, per_client
 from raydpzv.settings.party_names import label
 from raydpzv.settings.sections import ArrivalsSection, CommonSections
 from raydpzv.settings.sections_horizontal import HorizontalPrivacySection
@@ -65,6 +65,7 @@ def _vertical(spec: VerticalScenario) -> Iterator[str]:
     yield from _end(spec)
     yield from _scaling(spec)
     yield from _other(spec)
+    yield from _cells(spec)
 
 
 def _horizontal(spec: HorizontalScenario) -> Iterator[str]:
@@ -88,6 +89,7 @@ def _horizontal(spec: HorizontalScenario) -> Iterator[str]:
     yield from _cohort(spec)
     yield from _scaling(spec)
     yield from _other(spec)
+    yield from _cells(spec)
 
 
 def _single_records(spec: VerticalScenario, noise: NoisePlan | None) -> Iterator[str]:
@@ -497,13 +499,35 @@ def _scaling(spec: CommonSections) -> Iterator[str]:
         )
 
 
+def _is_listed(value: Label | float, values: Sequence[Label]) -> bool:
+    return any(type(each) is type(value) and each == value for each in values)
+
+
+def _cells(spec: CommonSections) -> Iterator[str]:
+    """Complain of settings on a table's cells that contradict each other."""
+    data = spec.data
+    if (data.decimal or ".") == (data.separator or ","):
+        yield (
+            f'data.decimal: wanted another character than data.separator, got "{data.decimal}" for '
+            "both"
+        )
+    for column in data.dates or ():
+        if column in data.category_columns:
+            yield f'data.dates: "{column}" is in data.categories too; leave it out of either'
+    for column, constant in data.constants.items():
+        values = data.public_categories.get(column)
+        if values is not None and not _is_listed(constant, values):
+            yield (
+                f"data.missing: wanted a value of data.categories.{column}, got {constant!r}; add "
+                "it there"
+            )
+
+
 def _other(spec: CommonSections) -> Iterator[str]:
     """Complain of a value for all others that no public list has."""
     data, other = spec.data, spec.data.other
     lists = [*data.public_categories.values(), *([data.labels] if data.labels else [])]
-    if other is not None and not any(
-        type(v) is type(other) and v == other for values in lists for v in values
-    ):
+    if other is not None and not any(_is_listed(other, values) for values in lists):
         yield (
             "data.other: wanted a value that data.classes or a list of data.categories has, got "
             f"{other!r}; add it there or leave it out"

@@ -15,11 +15,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
+from raydpzv.data.given_cells import days_since, is_date
 from raydpzv.data.spelling import in_order, shown, whole
-from raydpzv.data.tabular import is_numeric, nameless, read_columns, written_cells
+from raydpzv.data.tabular import CsvForm, is_numeric, nameless, read_columns, written_cells
 
 MOST_VALUES = 50
 """A column of texts with more different values names rows, rather than kinds of them."""
+EPOCH = "2000-01-01"
+"""The public day since which proposals count days."""
+_MOST_WHOLE = 2**53
 RARE = 5
 """A value in fewer rows may reveal them by being listed."""
 
@@ -31,7 +35,7 @@ class ColumnFacts:
     name: str
     """Its heading."""
     numeric: bool
-    """Are its cells numbers?"""
+    """Are its cells numbers, or dates, as days since `EPOCH`?"""
     low: float
     """The least finite number."""
     high: float
@@ -46,6 +50,8 @@ class ColumnFacts:
     """Why no party can use the column, in words; "": one can."""
     rare: tuple[str | int | bool, ...] = ()
     """Values in fewer than RARE rows."""
+    dates: bool = False
+    """Are its cells dates?"""
     gap_word: str = ""
     """What a cell without a value says, such as NA; "": such cells are empty."""
 
@@ -57,17 +63,36 @@ class ColumnFacts:
         return f"{self.missing} {cells} without a value{such}" if self.missing else ""
 
 
-def column_facts(file: Path) -> dict[str, ColumnFacts]:
+def column_facts(file: Path, form: CsvForm) -> dict[str, ColumnFacts]:
     """Return what each column of a CSV or Parquet file holds, by name. Raises DataError."""
-    table, written = read_columns(file), written_cells(file)
+    table, written = read_columns(file, form), written_cells(file, form)
     return {
         name: _facts(
             name,
-            table.column(place).combine_chunks(),
+            _plain(table.column(place)),
             None if written is None else written.column(place).combine_chunks(),
         )
         for place, name in enumerate(table.column_names)
     }
+
+
+def _plain(column: pa.ChunkedArray) -> pa.Array:
+    found = column.combine_chunks()
+    return found.dictionary_decode() if types.is_dictionary(found.type) else found
+
+
+def _days(column: pa.Array) -> pa.Array | None:
+    """Return the days since `EPOCH` of a column of dates, None of another."""
+    texts = _is_text(column.type) and column.null_count < len(column)
+    if not (types.is_date(column.type) or types.is_timestamp(column.type)) and not (
+        texts and all(map(is_date, column.drop_null().unique().to_pylist()))
+    ):
+        return None
+    return pa.array(days_since(EPOCH, pa.chunked_array([column]), "a date"), from_pandas=True)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return types.is_string(kind) or types.is_large_string(kind)
 
 
 def round_range(low: float, high: float) -> tuple[float, float]:
@@ -85,11 +110,10 @@ def round_range(low: float, high: float) -> tuple[float, float]:
 
 def _facts(name: str, column: pa.Array, written: pa.Array | None) -> ColumnFacts:
     """Return a column's facts. written: its cells as texts, None where the file has types."""
-    if types.is_dictionary(column.type):
-        column = column.dictionary_decode()
+    days = _days(column)
+    column = column if days is None else days
     kind, low, high = column.type, math.nan, math.nan
-    numeric = is_numeric(kind)
-    text = types.is_string(kind) or types.is_large_string(kind)
+    numeric, text = is_numeric(kind), _is_text(kind)
     if numeric:
         numbers = column.drop_null().cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
         numbers = numbers[np.isfinite(numbers)]
@@ -98,16 +122,29 @@ def _facts(name: str, column: pa.Array, written: pa.Array | None) -> ColumnFacts
     values: tuple[str | int | bool, ...] | None = None
     rare: tuple[str | int | bool, ...] = ()
     if text or types.is_integer(kind) or types.is_boolean(kind):
-        counts = _counts(_as_names(column, written))
+        names = _as_names(column, written)
+        text, numeric = text or names is not column, numeric and names is column
+        counts = _counts(names)
         texts = [value for value in counts if isinstance(value, str)]
         order = in_order(texts) if len(texts) == len(counts) else sorted(counts)
         values = tuple(order) if len(counts) <= MOST_VALUES else None
         rare = tuple(value for value in values or () if counts[value] < RARE)
-    unusable = _unusable(column, values, numeric=numeric, text=text)
+    unusable = _unusable(column, values, low, high, numeric=numeric, text=text)
     if nameless(name):
         unusable = "it has no name, as a frame's row numbers"
     word = _gap_word(column, written)
-    return ColumnFacts(name, numeric, low, high, values, column.null_count, unusable, rare, word)
+    return ColumnFacts(
+        name,
+        numeric,
+        low,
+        high,
+        values,
+        column.null_count,
+        unusable,
+        rare,
+        days is not None,
+        word,
+    )
 
 
 def _as_names(column: pa.Array, written: pa.Array | None) -> pa.Array:
@@ -130,12 +167,20 @@ def _gap_word(column: pa.Array, written: pa.Array | None) -> str:
 
 
 def _unusable(
-    column: pa.Array, values: tuple[object, ...] | None, *, numeric: bool, text: bool
+    column: pa.Array,
+    values: tuple[object, ...] | None,
+    low: float,
+    high: float,
+    *,
+    numeric: bool,
+    text: bool,
 ) -> str:
     if column.null_count == len(column):
         return "it is empty"
     if types.is_temporal(column.type):
-        return "dates or times: write them as numbers"
+        return "times of day: write them as numbers"
+    if numeric and max(abs(low), abs(high)) > _MOST_WHOLE:
+        return "numbers beyond 2^53, which floats round, as ids are"
     if not numeric and not text:
         return f"it has the type {column.type}: write it as numbers or texts"
     if text and values is None:

@@ -85,7 +85,7 @@ def lookalikes(texts: pa.DictionaryArray, where: str) -> str:
     for text in texts.dictionary.to_pylist():
         first = known.setdefault(likeness(text), text)
         if first != text:
-            rows = {each: _first_row(texts, each) for each in (first, text)}
+            rows = {each: first_row(texts, each) for each in (first, text)}
             return (
                 f"{where} has {shown(text)} in row {rows[text]} and {shown(first)} in row "
                 f"{rows[first]} (counted from 0), which differ by blanks or case alone; mend the "
@@ -94,6 +94,7 @@ def lookalikes(texts: pa.DictionaryArray, where: str) -> str:
     return ""
 
 
-def _first_row(texts: pa.DictionaryArray, text: str) -> int:
+def first_row(texts: pa.DictionaryArray, text: str) -> int:
+    """Return the first row, counted from 0, that has one of a column's texts."""
     place = texts.dictionary.index(text).as_py()
     return int(pc.index(texts.indices, pa.scalar(place, texts.indices.type)).as_py())

@@ -9,18 +9,22 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from raydpzv.data.arrays import numbered_labels
 from raydpzv.data.files import one_line
+from raydpzv.data.given_cells import filled_numbers
 from raydpzv.data.own_arrays import columns_of, is_gap, numbers_of, objects_of, stacked
 from raydpzv.data.own_rows import in_one_order, numbered_owners
 from raydpzv.data.sources import Request, Source
 from raydpzv.data.table import Split, Table, View, check_times
-from raydpzv.errors import DataError
+from raydpzv.errors import DataError, SpecError, suggest
 from raydpzv.foreign import call, is_handle, resolve
+
+if TYPE_CHECKING:
+    from raydpzv.settings.sections_data import DataSection
 
 _OWNED = ("clients", "users")
 """Parts of a table that say whose each row is."""
@@ -50,8 +54,8 @@ class OwnData:
 
     x: float32 or float64 [D, ...], or with `views` the arrays of several parties side by side [D,
     ΣF]; y: as `labels` has them.
-    owners: whose each row of x is, int64 [D] in 0..M-1; features: the names of flat columns; users:
-    the user that each row is about, int64 [D] in 0..U-1, where that is not its owner.
+    owners: whose each row of x is, int64 [D] in 0..M-1; features: the names of the columns of x, ()
+    where they have none; users: the user that each row is about, int64 [D] in 0..U-1, where that is not its owner.
     """
 
     x: np.ndarray
@@ -77,7 +81,9 @@ def source(name: str) -> Source:
         data = given if isinstance(given, OwnData) else own_data(given, numbers=request.numbers)
         return _tables(data, "your data" if is_handle(name) else name, request)
 
-    return Source("your own data", "your own program", read, takes=("other",), listed=True)
+    return Source(
+        "your own data", "your own program", read, takes=("missing", "other"), listed=True
+    )
 
 
 def own_data(given: Any, *, numbers: bool | None = False, owners: Any = AS_NAMED) -> OwnData:
@@ -279,20 +285,42 @@ is its form.
 """
 
 
+def _filled(x: np.ndarray, features: Sequence[str], data: DataSection) -> np.ndarray:
+    """Return features with public constants in place of gaps. Raises SpecError for one that does
+    not fit.
+    """
+    if data.missing == "mean":
+        raise SpecError(
+            'data.missing: wanted a table of constants by column for your own data, got "mean"'
+        )
+    x = x.copy() if data.constants else x
+    for column, constant in data.constants.items():
+        if column not in features:
+            raise SpecError(
+                f'data.missing: your data have no column "{column}". {suggest(column, features)}'
+                "Constants are for columns with names, as frames have them"
+            )
+        for place in (n for n, feature in enumerate(features) if feature == column):
+            x[:, place] = filled_numbers(x[:, place], constant, column)
+    return x
+
+
 def _tables(data: OwnData, name: str, request: Request) -> Table | Split:
     parts = {"y": data.y} | ({} if data.y_test is None else {"y_test": data.y_test})
-    facts: dict[str, Any] = {"features": data.features, "views": data.views}
+    facts: dict[str, Any] = {"views": data.views} if data.views else {"features": data.features}
+    x = _filled(data.x, data.features, request.data)
+    x_test = None if data.x_test is None else _filled(data.x_test, data.features, request.data)
     owned: dict[str, Any] = {"silos": data.owners, "users": data.users}
     test_name, nobody = f"{name}, test rows", dict[str, Any]()
     if data.y.dtype.kind == "f":
         of = _of_times if request.loss == "cox" else _of_numbers
         tables = [
-            Table(title, x, **of(y, part), **whose, **facts)
-            for title, part, x, y, whose in (
-                (name, "y", data.x, data.y, owned),
-                (test_name, "y_test", data.x_test, data.y_test, nobody),
+            Table(title, rows, **of(y, part), **whose, **facts)
+            for title, part, rows, y, whose in (
+                (name, "y", x, data.y, owned),
+                (test_name, "y_test", x_test, data.y_test, nobody),
             )
-            if x is not None and y is not None
+            if rows is not None and y is not None
         ]
         return tables[0] if len(tables) == 1 else Split(*tables)
     if request.labels is None and any(isinstance(label, str) for label in data.y.tolist()):
@@ -300,10 +328,10 @@ def _tables(data: OwnData, name: str, request: Request) -> Table | Split:
             'data: y holds text: list the classes, such as classes=["ill", "well"] (data.classes)'
         )
     y, classes = numbered_labels(parts, request, name)
-    train = Table(name, data.x, y["y"], classes, **owned, **facts)
-    if data.x_test is None:
+    train = Table(name, x, y["y"], classes, **owned, **facts)
+    if x_test is None:
         return train
-    return Split(train, Table(test_name, data.x_test, y["y_test"], classes, **facts))
+    return Split(train, Table(test_name, x_test, y["y_test"], classes, **facts))
 
 
 def _of_numbers(y_DT: np.ndarray, part: str) -> dict[str, Any]:

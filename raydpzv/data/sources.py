@@ -98,11 +98,16 @@ _OF_FILES = (
     "time",
     "groups",
     "skip_lines",
+    "separator",
+    "decimal",
+    "dates",
     "categories",
     "missing",
     "other",
 )
 """Settings that some data sets have and others do not."""
+_OF_TABLES = ("groups", "categories", "dates", "missing", "other")
+_OF_TEXT = (*_OF_TABLES, "skip_lines", "separator", "decimal")
 
 
 @dataclass(frozen=True)
@@ -111,8 +116,8 @@ class Source:
     target.
 
     read: returns its rows, or a split of them where it has test rows of its own. takes: what else
-    may be given of groups, skip_lines, categories, missing and other. tokens: its rows are token
-    ids, for models that embed tokens, and no scaling touches them.
+    may be given of `_OF_FILES`. tokens: its rows are token ids, for models that embed tokens, and
+    no scaling touches them.
     listed: its labels are the file's, for data.classes to list; else everybody knows them. loss:
     what its labels are for, one of `raydpzv.registry.LOSSES`: classes, or survival times ("cox").
     fitted: how its reader lets one record move what others are, in words; "" if it does not.
@@ -264,7 +269,7 @@ CSV = Source(
     "your own data, one record a line",
     _reader("tabular:read_csv"),
     ("file", "target"),
-    ("groups", "skip_lines", "categories", "missing", "other"),
+    _OF_TEXT,
     listed=True,
 )
 
@@ -273,7 +278,7 @@ PARQUET = Source(
     "your own data, one record a row",
     _reader("tabular:read_parquet"),
     ("file", "target"),
-    ("groups", "categories", "missing", "other"),
+    _OF_TABLES,
     listed=True,
 )
 
@@ -283,7 +288,7 @@ SURVIVAL = Source(
     "your own data, one record a line",
     _reader("tabular:read_survival"),
     ("file", "target", "time"),
-    ("groups", "skip_lines", "categories", "missing", "other"),
+    _OF_TEXT,
     loss="cox",
 )
 

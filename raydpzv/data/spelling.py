@@ -8,10 +8,11 @@ from __future__ import annotations
 import json
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 _WHOLE = re.compile(r"-?[0-9]{1,4000}")  # int() takes no more digits
 _FRACTION = re.compile(r"[+-]?([0-9]+\.[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+_BARE = re.compile(r"[A-Za-z0-9_-]+")  # a key of TOML that needs no quotation marks
 _SHOWN = 60  # letters of a name in a sentence
 
 
@@ -48,3 +49,10 @@ def shown(text: str) -> str:
     """Return a name in quotation marks, with escapes for what the eye cannot tell apart."""
     whole = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
     return json.dumps(whole, ensure_ascii=unicodedata.normalize("NFKC", text) != text)
+
+
+def toml_table(values: Mapping[str, object]) -> str:
+    """Return a table of TOML in one line, to paste."""
+    written = {key: json.dumps(value, ensure_ascii=False) for key, value in values.items()}
+    keys = {key: key if _BARE.fullmatch(key) else json.dumps(key) for key in written}
+    return "{" + ", ".join(f"{keys[key]} = {value}" for key, value in written.items()) + "}"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -15,16 +17,23 @@ import pyarrow.parquet
 from pyarrow import types
 
 from raydpzv.data.files import no_file, one_line
+from raydpzv.data.given_cells import days_since, filled_numbers, filled_texts
 from raydpzv.data.names import lookalikes, numbers_of, texts_of
 from raydpzv.data.public_list import PublicList
 from raydpzv.data.sources import Request
-from raydpzv.data.spelling import fraction, in_order, whole
+from raydpzv.data.spelling import fraction, in_order, toml_table, whole
 from raydpzv.data.table import Table, check_times
 from raydpzv.errors import DataError, suggest
 
+if TYPE_CHECKING:
+    from raydpzv.settings.sections_data import DataSection
+
 _LISTED = 8
+_LONGEST = 2**16
+"""Characters of a line that are looked at for separators."""
 _NAMELESS = re.compile(r"\s*|Unnamed: [0-9]+|__index_level_[0-9]+__")
 """Headings of a frame's row numbers in CSV, read and written once more, and in Parquet."""
+_COMMA = re.compile(r"[+-]?[0-9]*,[0-9]+")
 _NOT_A_GAP = '; if words such as "NA" are values, list them in data.categories'
 _STRANGER = "!a label that no other row has"
 _GAPS = frozenset(pyarrow.csv.ConvertOptions().null_values)
@@ -39,18 +48,19 @@ def read_csv(request: Request) -> Table:
 
     data.skip_lines: lines before the heading, which are not looked at.
     """
-    file, skip = request.file, request.data.skip_lines or 0
-    reading = pyarrow.csv.ReadOptions(skip_rows=skip)
+    file, form = request.file, CsvForm.of(request.data)
     names = _read(
-        file, lambda: pyarrow.csv.open_csv(file, reading).schema.empty_table()
+        file, lambda: pyarrow.csv.open_csv(file, *form.options()).schema.empty_table(), form
     ).column_names
+    if not set(names) >= set(request.data.target_columns) and (cure := _how_else(file, form)):
+        raise DataError(f'data.target: "{one_line(file.name)}" has no such column{cure}')
     only, named = _only(request, names), _named(request)
     if targets := _undecided(request, names):
         # by the type of labels alone it is known whether they are numbers
-        (kind,) = _csv(file, skip, only=targets).schema.types
+        (kind,) = _csv(file, form, only=targets).schema.types
         named |= {} if types.is_floating(kind) else dict.fromkeys(targets, frozenset())
     texts = {column: known for column, known in named.items() if names.count(column) == 1}
-    return _to_table(_csv(file, skip, texts, only), request, names)
+    return _to_table(_csv(file, form, texts, only), request, names)
 
 
 def read_parquet(request: Request) -> Table:
@@ -67,18 +77,31 @@ def read_survival(request: Request) -> Table:
     return read_parquet(request) if request.file.suffix == ".parquet" else read_csv(request)
 
 
-def read_columns(file: Path) -> pa.Table:
+def read_columns(file: Path, form: CsvForm) -> pa.Table:
     """Return the columns of a Parquet file, or of a CSV file whatever else its suffix is, as they
     are.
     """
-    return _parquet(file) if file.suffix == ".parquet" else _csv(file)
+    return _parquet(file) if file.suffix == ".parquet" else _csv(file, form)
 
 
-def written_cells(file: Path) -> pa.Table | None:
+def written_cells(file: Path, form: CsvForm) -> pa.Table | None:
     """Return the columns of a CSV file as texts, each cell as it is written; None for Parquet."""
     if file.suffix == ".parquet":
         return None
-    return _csv(file, texts=dict.fromkeys(_csv(file).column_names, _GAPS))
+    return _csv(file, form, texts=dict.fromkeys(_csv(file, form).column_names, _GAPS))
+
+
+def likely_form(file: Path) -> CsvForm:
+    """Return how a file seems to be written; of a Parquet file nothing is to be said."""
+    form = CsvForm()
+    if file.suffix == ".parquet":
+        return form
+    if separator := _other_separator(file, form):
+        form = form._replace(separator=separator)
+    texts = (c for c in _csv(file, form).columns if types.is_string(c.type))
+    if separator and any(all(map(_has_comma, c.unique().drop_null().to_pylist())) for c in texts):
+        form = form._replace(decimal=",")
+    return form
 
 
 def _named(request: Request) -> dict[str, frozenset[str]]:
@@ -89,6 +112,7 @@ def _named(request: Request) -> dict[str, frozenset[str]]:
     columns = [
         *_apart(request, "groups", "users", "silos").values(),
         *request.data.category_columns,
+        *(request.data.dates or ()),
     ]
     classes = request.numbers is False and not request.data.time
     labels = request.data.target_columns if classes else ()
@@ -107,9 +131,53 @@ def _undecided(request: Request, names: list[str]) -> tuple[str, ...]:
     return () if decided or names.count(targets[0]) != 1 else targets
 
 
+class CsvForm(NamedTuple):
+    """How a CSV file is written."""
+
+    separator: str = ","
+    decimal: str = "."
+    skip_lines: int = 0
+    """Before the heading."""
+
+    @classmethod
+    def of(cls, data: DataSection) -> CsvForm:
+        """Return what a scenario says of it."""
+        return cls(data.separator or ",", data.decimal or ".", data.skip_lines or 0)
+
+    def options(self, **convert: Any) -> tuple[Any, Any, Any]:
+        """Return Arrow's options to read, parse and convert; convert: others of the last."""
+        return (
+            pyarrow.csv.ReadOptions(skip_rows=self.skip_lines),
+            pyarrow.csv.ParseOptions(delimiter=self.separator),
+            pyarrow.csv.ConvertOptions(decimal_point=self.decimal, **convert),
+        )
+
+
+def _other_separator(file: Path, form: CsvForm) -> str:
+    """Return what seems to separate the names of a heading that is one name as it is read; "" for
+    none.
+    """
+    if not file.is_file():
+        return ""
+    with file.open(encoding="utf-8", errors="replace", newline="") as lines:
+        heading = [lines.readline(_LONGEST) for _ in range(form.skip_lines + 1)][-1]
+    others = "" if form.separator in heading else ";\t|"
+    return next((character for character in others if character in heading), "")
+
+
+def _how_else(file: Path, form: CsvForm) -> str:
+    """Return which setting may be wrong where a file cannot be read, or lacks a column."""
+    if separator := _other_separator(file, form):
+        return (
+            f". The heading is one column with {json.dumps(separator)} in it: set data.separator = "
+            f"{json.dumps(separator)}, and data.decimal if numbers have a comma"
+        )
+    return ""
+
+
 def _csv(
     file: Path,
-    skip_lines: int = 0,
+    form: CsvForm,
     texts: Mapping[str, frozenset[str]] | None = None,
     only: Sequence[str] | None = None,
 ) -> pa.Table:
@@ -119,10 +187,9 @@ def _csv(
     they mean a gap elsewhere, such as "NA".
     """
     texts = texts or {}
-    reading = pyarrow.csv.ReadOptions(skip_rows=skip_lines)
 
     def columns(only: Sequence[str] | None, values: frozenset[str]) -> pa.Table:
-        convert = pyarrow.csv.ConvertOptions(
+        read, parse, convert = form.options(
             null_values=[word for word in _GAPS if word not in values],
             strings_can_be_null=True,
             quoted_strings_can_be_null=False,
@@ -131,7 +198,8 @@ def _csv(
         )
         return _read(
             file,
-            lambda: pyarrow.csv.read_csv(file, read_options=reading, convert_options=convert),
+            lambda: pyarrow.csv.read_csv(file, read, parse, convert),
+            form,
         )
 
     found = columns(only, frozenset())
@@ -170,6 +238,8 @@ def _only(request: Request, names: list[str]) -> list[str] | None:
     used = {
         *request.data.target_columns,
         *request.data.category_columns,
+        *(request.data.dates or ()),
+        *request.data.constants,
         *_apart(request).values(),
         *request.holders,
     }
@@ -192,15 +262,14 @@ def _to_table(data: pa.Table, request: Request, names: list[str]) -> Table:
         _check_column(names, name, target, "data.target", "to predict")
     for role, column in apart.items():
         _check_column(names, name, column, _SETTINGS.get(role, "users.columns"), f"of {role}")
-    for category in request.data.category_columns:
-        others = (*targets, *apart.values())
-        _check_column(
-            [n for n in names if n not in others],
-            name,
-            category,
-            "data.categories",
-            "of categories",
-        )
+    left = [n for n in names if n not in (*targets, *apart.values())]
+    for setting, role, columns in (
+        ("data.categories", "of categories", request.data.category_columns),
+        ("data.dates", "of dates", request.data.dates or ()),
+        ("data.missing", "of features", request.data.constants),
+    ):
+        for column in columns:
+            _check_column(left, name, column, setting, role)
     twice = sorted(column for column, times in Counter(names).items() if times > 1)
     if twice:
         raise DataError(
@@ -223,7 +292,6 @@ def _to_table(data: pa.Table, request: Request, names: list[str]) -> Table:
             if time
             else _labels(data, names, request, remarks)
         )
-    left = [n for n in names if n not in (*targets, *apart.values())]
     unused = _unused(left, name, request.holders) if request.holders else ()
     features = data.select([n for n in left if n not in unused])
     numbers = {
@@ -304,7 +372,7 @@ def _first_missing(column: pa.ChunkedArray | pa.Array) -> int:
     return int(pc.index(column.is_null(), True).as_py())
 
 
-def _read(file: Path, read: Callable[[], pa.Table]) -> pa.Table:
+def _read(file: Path, read: Callable[[], pa.Table], form: CsvForm | None = None) -> pa.Table:
     if not file.is_file():
         raise no_file(file)
     try:
@@ -312,9 +380,8 @@ def _read(file: Path, read: Callable[[], pa.Table]) -> pa.Table:
         table.column_names  # noqa: B018  (decodes the heading, which fails where it is not UTF-8)
         return table
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise DataError(
-            one_line(f'"{file}" cannot be read: {error}: mend or re-export it')
-        ) from error
+        cure = (form and _how_else(file, form)) or ": mend or re-export it"
+        raise DataError(one_line(f'"{file}" cannot be read: {error}{cure}')) from error
 
 
 def _label_numbers(data: pa.Table, name: str, request: Request) -> np.ndarray | None:
@@ -442,33 +509,67 @@ def _features(
     """
     if not data.num_columns:
         raise DataError(f'"{name}" has a target column and no features: add columns of numbers')
-    found, levels = [], []
-    lists, categories = request.lists, request.data.category_columns
+    found, levels, gaps = [], [], dict[str, np.ndarray]()
+    lists, constants = request.lists, request.data.constants
+    categories, dates = request.data.category_columns, request.data.dates or {}
     refused = request.data.missing != "mean"
     for place, (column, values) in enumerate(zip(data.column_names, data.columns, strict=True)):
         _check_heading(column, place, name)
-        where, count = f'column "{column}" of "{name}"', 0
+        where, count, constant = f'column "{column}" of "{name}"', 0, constants.get(column)
+
+        # names are filled as names: a category's place follows from its text
         if column in categories:
             texts = texts_of(values, where)
             remarks.append(lookalikes(texts, where))
+            texts = texts if constant is None else filled_texts(texts, constant)
         if known := lists.get(column):
             codes, count = _placed(texts, known, where, remarks), len(known)
         elif column in categories:
             codes, count = numbers_of(texts, natural=False)
         else:
-            codes = _numbers(values, name, column)
-        gaps = np.isnan(codes)
-        if gaps.any() and refused:
-            raise DataError(
-                f"{where} has no value (nan) in row {int(np.argmax(gaps))} (counted from 0), and "
-                f"in {int(gaps.sum())} of {len(gaps)} rows: fill them in or drop the rows; "
-                'without privacy.mode = "proved" also: data.missing = "mean"'
-                f"{_NOT_A_GAP if column in categories else ''}"
-            )
+            day = dates.get(column)
+            codes = days_since(day, values, where) if day else _numbers(values, name, column)
+            if constant is not None:
+                codes = filled_numbers(codes, constant, column, day)
+
+        if (empty := np.isnan(codes)).any():
+            gaps[column] = empty
         found.append(codes)
         levels.append(count)
+
+    if gaps and refused:
+        raise _gaps_refusal(gaps, name, request)
     plain = not categories and refused
     return np.stack(found, axis=1), None if plain else tuple(levels)
+
+
+def _gaps_refusal(gaps: Mapping[str, np.ndarray], name: str, request: Request) -> DataError:
+    """The error for empty cells, with all columns that have some and the line to paste."""
+    counts = [
+        f'"{one_line(column)}" in {int(empty.sum())} of {len(empty)} rows (first in row '
+        f"{int(np.argmax(empty))}, counted from 0)"
+        for column, empty in gaps.items()
+    ]
+    line = toml_table({column: _likely_constant(column, request.data) for column in gaps})
+    of_words = not gaps.keys().isdisjoint(request.data.category_columns)
+    return DataError(
+        f'"{name}" has cells without a value: {", ".join(counts)}; fill them in, drop the rows, or '
+        f"give public constants that such cells count as: data.missing = {line}; without "
+        f'privacy.mode = "proved" also: data.missing = "mean"{_NOT_A_GAP if of_words else ""}'
+    )
+
+
+def _likely_constant(column: str, data: DataSection) -> object:
+    """Return a constant that follows from the scenario alone: a column's centre, or one of its
+    list.
+    """
+    if column in data.category_columns:
+        listed = data.public_categories.get(column, ("none",))
+        return data.other if data.other in listed else listed[0]
+    if column in (data.dates or {}):
+        return (data.dates or {})[column]
+    centre = data.centre.get(column, 0) if isinstance(data.centre, Mapping) else data.centre
+    return centre if isinstance(centre, int | float) else 0
 
 
 def nameless(heading: str) -> bool:
@@ -493,20 +594,25 @@ def _numbers(column: pa.ChunkedArray, name: str, heading: str) -> np.ndarray:
     if types.is_null(kind):
         raise DataError(f'column "{heading}" of "{name}" is empty: fill it in or drop it')
     row, value = _least_number_like(column)
-    shown = f'such as "{one_line(value)}" in row {row} (counted from 0)'
+    such = f'such as "{one_line(value)}" in row {row} (counted from 0)'
     if types.is_temporal(kind):
         raise DataError(
-            f'column "{heading}" of "{name}" holds dates or times, {shown}: write them as numbers '
-            "(days since one day; "
-            "year, month and day in columns of their own) or drop the column"
+            f'column "{heading}" of "{name}" holds dates or times, {such}: set data.dates, such '
+            f"as {toml_table({heading: '2020-01-01'})} (days since that day), or drop the column"
         )
+    comma = ', set data.decimal = ","' if _has_comma(str(value)) else ""
     raise DataError(
-        f'column "{heading}" of "{name}" holds what is no number, {shown}: correct it, drop the '
+        f'column "{heading}" of "{name}" holds what is no number, {such}: correct it{comma}, drop the '
         "column, or "
-        "list its values in data.categories (column = [values]); without "
-        'privacy.mode = "proved" also: name the column alone in data.categories, or leave the cell '
-        'empty with data.missing = "mean"'
+        "list its values in data.categories (column = [values]), or leave the cell empty and say "
+        'what that counts as in data.missing; without privacy.mode = "proved" also: name the '
+        "column alone in data.categories"
     )
+
+
+def _has_comma(text: str) -> bool:
+    """Return whether a text is a number with a comma before its fraction."""
+    return _COMMA.fullmatch(text.strip()) is not None
 
 
 def _least_number_like(column: pa.ChunkedArray) -> tuple[int, object]:

@@ -59,6 +59,7 @@ _CONSTANTS = {
     "categories": "data.categories",
     "centre": "data.centre",
     "spread": "data.spread",
+    "missing": "data.missing",
     "smoothing": "method.smoothing",
     "clip": "privacy.clip",
 }
@@ -138,6 +139,7 @@ def _constants(spec: VerticalScenario | HorizontalScenario) -> tuple[str, ...]:
         "categories": data.public_categories or None,
         "centre": data.centre,
         "spread": data.spread,
+        "missing": data.constants or None,
     }
     own = [name for name, value in given.items() if value is not None]
     named = [_CONSTANTS[name] for name in own if name not in (data.confirmed or ())]

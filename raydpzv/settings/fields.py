@@ -6,6 +6,7 @@ import re
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 from typing import Annotated, Any, Literal, overload
 
@@ -183,7 +184,10 @@ Trusted = Annotated[
 
 
 Confirmed = Annotated[
-    tuple[Literal["classes", "categories", "centre", "spread", "smoothing", "clip", "ids"], ...],
+    tuple[
+        Literal["classes", "categories", "centre", "spread", "missing", "smoothing", "clip", "ids"],
+        ...,
+    ],
     Field(strict=False),
     BeforeValidator(_words),
 ]
@@ -273,6 +277,39 @@ def _categories(value: Any) -> Any:
     )
 
 
+def _missing(value: Any) -> Any:
+    """Accept a word, or a table with a constant for each column."""
+    if isinstance(value, Mapping) and value:
+        return {column: _constant(constant) for column, constant in value.items()}
+    if value not in ("refuse", "mean"):
+        raise ValueError(
+            'wanted "refuse", "mean", or a table of public constants by column, such as {age = 40, '
+            'region = "other"}'
+        )
+    return value
+
+
+def _constant(value: Any) -> Any:
+    return value if _is_number(value) else _label(value)
+
+
+def _dates(value: Any) -> Any:
+    """Accept a table with a day for each column, as a text or a date of TOML."""
+    try:
+        days = {column: date.fromisoformat(str(day)).isoformat() for column, day in value.items()}
+    except (AttributeError, ValueError):
+        days = {}
+    if not days:
+        raise ValueError('wanted a day for each column, such as {joined = "2020-01-01"}')
+    return days
+
+
+def _separator(value: Any) -> Any:
+    if not isinstance(value, str) or len(value) != 1 or value in '"\r\n':
+        raise ValueError(r'wanted one character, such as ";" or "\t"')
+    return value
+
+
 def _label(value: Any) -> Any:
     if type(value) not in (str, int, bool):
         raise ValueError("wanted a text, a whole number, true or false")
@@ -297,6 +334,9 @@ Target = Annotated[str | tuple[str, ...], BeforeValidator(_target)]
 Classes = Annotated[int | tuple[Label, ...], BeforeValidator(_classes)]
 Categories = Annotated[tuple[str, ...] | dict[str, tuple[Label, ...]], BeforeValidator(_categories)]
 OneLabel = Annotated[Label, BeforeValidator(_label)]
+Missing = Annotated[str | dict[str, Label | float], BeforeValidator(_missing)]
+Dates = Annotated[dict[str, str], BeforeValidator(_dates)]
+Separator = Annotated[str, BeforeValidator(_separator)]
 
 
 _LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"

@@ -13,13 +13,16 @@ from raydpzv.settings.fields import (
     Categories,
     Classes,
     Confirmed,
+    Dates,
     Label,
+    Missing,
     Named,
     OneLabel,
     Options,
     PerColumn,
     PerColumnPositive,
     Section,
+    Separator,
     Target,
 )
 
@@ -49,6 +52,13 @@ class DataSection(Section):
     training rows one by one all the same."""
     skip_lines: Count | None = None
     """Lines of the file before its heading (csv)."""
+    separator: Separator | None = None
+    """What stands between cells (csv), such as ";" or a tab; left out: a comma."""
+    decimal: Literal[".", ","] | None = None
+    """What stands before the fraction of a number (csv); left out: a point."""
+    dates: Dates | None = None
+    """Columns of dates (csv, parquet), each with a public day, {joined = "2020-01-01"}: a cell
+    counts as the days since then. Written as 2020-12-31, 2020-12-31 18:30 or 31.12.2020."""
     categories: Categories | None = None
     """Columns of categories (csv, parquet), each of which becomes a column of 0 and 1 for every
     value: a table of each column's values, which proofs need, such as {city = ["Oslo", "Rome"]}; or
@@ -62,9 +72,11 @@ class DataSection(Section):
     """What was read off the data and you confirm as public knowledge all the same: constants
     (`raydpzv new --public-from-data` names them), or "ids", which records all parties have
     (`vertical(ids=...)`). The verdict says so."""
-    missing: Literal["refuse", "mean"] | None = None
-    """Rows with empty cells (csv, parquet): refused (left out: too), or an empty cell of numbers
-    becomes the mean of the training rows and one of categories is 0 in all its columns."""
+    missing: Missing | None = None
+    """Empty cells of features (csv, parquet, your own arrays with names). A table has a public
+    constant for each column that may have them, {age = 40, region = "other"}; a category's is a
+    value of its list, a date's a date or days. "mean": of numbers the mean of the training rows,
+    and a category is 0 in all its columns, so that no ε is proved. "refuse", or left out: none."""
     test_fraction: Fraction = 0.2
     """Share of the rows (with `groups`: of the groups) held out for the test, drawn as `split`
     says; ignored where the data set has its own test rows."""
@@ -123,6 +135,11 @@ class DataSection(Section):
     def generated_classes(self) -> int:
         """How many classes generated data have."""
         return self.classes if isinstance(self.classes, int) else len(self.classes)
+
+    @property
+    def constants(self) -> Mapping[str, Label | float]:
+        """What an empty cell counts as, by column."""
+        return self.missing if isinstance(self.missing, Mapping) else {}
 
     @property
     def category_columns(self) -> tuple[str, ...]:

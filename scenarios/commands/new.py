@@ -10,6 +10,7 @@ from raydpzv.config.toml import parse
 from raydpzv.config.tree import read_toml
 from raydpzv.data.column_facts import MOST_VALUES, ColumnFacts, column_facts
 from raydpzv.data.files import one_line
+from raydpzv.data.tabular import likely_form
 from raydpzv.errors import DataError, InputError, SpecError, command, suggest
 from raydpzv.experiment.prepare import prepare
 from raydpzv.files import write_atomically
@@ -36,20 +37,17 @@ def new_command(options: NewCommand) -> None:
         raise InputError(
             f'{path}: wanted a NAME in a folder that exists, got "{path.parent}"; create it first'
         )
-    facts = column_facts(options.data)
+    form = likely_form(options.data)
+    facts = column_facts(options.data, form)
     predicted = _target(facts, options.target, options.data.name)
     private = options.private
-    shared = (
-        given_parties(options.parties)
-        if options.parties
-        else even_parties(facts, predicted, private=private)
-    )
+    shared = given_parties(options.parties) if options.parties else even_parties(facts, predicted)
     typed = {"--data": str(options.data), "--target": options.target, "--parties": options.parties}
     words = [
         word for option, value in typed.items() if value is not None for word in (option, value)
     ]
     made_by = one_line(command("new", options.name, *words))
-    proposal = Proposal(options.data, facts, predicted, shared, private, made_by)
+    proposal = Proposal(options.data, form, facts, predicted, shared, private, made_by)
     check(proposal)
     active = scenario_text(proposal, path, active=True)
     remarks = prepare(parse(located(read_toml(active), path.parent), path.name)).remarks
@@ -87,17 +85,9 @@ def given_parties(text: str) -> dict[str, tuple[str, ...]]:
     return found
 
 
-def even_parties(
-    facts: Mapping[str, ColumnFacts], target: str, *, private: bool
-) -> dict[str, tuple[str, ...]]:
-    """Return two parties that share the usable columns evenly, in the file's order; private: those
-    without gaps.
-    """
-    usable = tuple(
-        name
-        for name, column in facts.items()
-        if name != target and not column.unusable and not (private and column.missing)
-    )
+def even_parties(facts: Mapping[str, ColumnFacts], target: str) -> dict[str, tuple[str, ...]]:
+    """Return two parties that share the usable columns evenly, in the file's order."""
+    usable = tuple(name for name, column in facts.items() if name != target and not column.unusable)
     half = -(-len(usable) // 2)
     return {"first": usable[:half], "second": usable[half:]}
 
@@ -118,13 +108,6 @@ def check(proposal: Proposal) -> None:
                     f'--parties: column "{column}" of "{name}" cannot be a feature of "{party}": '
                     f"{why}; leave it out"
                 )
-            if proposal.private and (gaps := proposal.facts[column].gaps):
-                raise DataError(
-                    f'--private: column "{column}" of "{name}" has {gaps}, and what '
-                    "fills them in "
-                    "would depend on other rows; fill them in, drop the rows or leave the column "
-                    "out of --parties"
-                )
     if proposal.of_numbers and not proposal.facts[proposal.target].numeric:
         raise DataError(
             f"--target: wanted a column of numbers, or of 2 to {MOST_VALUES} classes (texts, whole "
@@ -137,14 +120,14 @@ def _next_steps(proposal: Proposal, path: Path, held_back: bool) -> Iterator[str
     for party, columns in proposal.parties.items():
         yield f"{party}: {', '.join(columns)}"
         for facts in (proposal.facts[name] for name in columns):
-            if facts.gap_word and not facts.numeric:
+            if facts.gap_word and not facts.numeric and not proposal.private:
                 yield (
                     f'look at it: column "{one_line(facts.name)}" has {facts.gaps}; if that is a '
                     "value, add it to data.categories"
                 )
     for column in proposal.unused:
-        why = column.unusable or (proposal.private and column.gaps)
-        yield f"not used: {one_line(column.name)}" + (f" ({why})" if why else "")
+        why = f" ({column.unusable})" if column.unusable else ""
+        yield f"not used: {one_line(column.name)}{why}"
     yield from rare(proposal)
     yield f"written: {path}"
     if held_back:

@@ -307,13 +307,21 @@ _TEXTS = (
 )
 _NO_CATEGORIES = {"category": "has none", "new category": "has none"}
 _FULL = _NO_CATEGORIES | {"missing cell": "every cell of the format is filled"}
-_GAP = {"missing cell": "has no value"}
+_GAP = {"missing cell": "without a value"}
+CONSTANTS = 'data.missing={x0=1.0, x1=0, x2=-3, x3=0.5, city="other"}'
 
 READERS = {
     "csv": Reader(
         of_raw("own.csv", "time", *OWNERS),
-        ("data.source=csv", "data.file={file}", "data.target=label", *LISTS, OTHER, *PLAIN),
-        refused=_GAP,
+        (
+            "data.source=csv",
+            "data.file={file}",
+            "data.target=label",
+            *LISTS,
+            OTHER,
+            *PLAIN,
+            CONSTANTS,
+        ),
     ),
     "parquet": Reader(
         of_raw("own.parquet", "time", *OWNERS),

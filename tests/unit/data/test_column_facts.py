@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raydpzv.data.column_facts import MOST_VALUES, column_facts, round_range
+from raydpzv.data.tabular import CsvForm
 from raydpzv.errors import DataError
 
 ROWS = MOST_VALUES + 1
@@ -18,7 +19,7 @@ TABLE = {
     "city": [None if i == 3 else ("Rome", "Oslo")[i % 2] for i in range(ROWS)],
     "name": [f"person {i}" for i in range(ROWS)],
     "country": ["Norway"] * ROWS,
-    "born": [datetime.date(2000, 1, 1)] * ROWS,
+    "noon": [datetime.time(12)] * ROWS,
     "empty": pa.nulls(ROWS),
 }
 
@@ -26,7 +27,7 @@ TABLE = {
 @pytest.fixture
 def facts(tmp_path):
     pq.write_table(pa.table(TABLE), tmp_path / "own.parquet")
-    return column_facts(tmp_path / "own.parquet")
+    return column_facts(tmp_path / "own.parquet", CsvForm())
 
 
 def test_numbers_have_the_range_of_their_finite_values(facts):
@@ -49,7 +50,7 @@ def test_texts_have_their_values_in_order(facts):
     [
         ("name", "they name rows"),
         ("country", "one value"),
-        ("born", "write them as numbers"),
+        ("noon", "write them as numbers"),
         ("empty", "empty"),
     ],
 )
@@ -61,14 +62,14 @@ def test_a_column_that_no_model_can_use_says_why(facts, column, why):
 def test_a_csv_file_has_the_same_facts_as_far_as_it_can(tmp_path):
     lines = ["age,city,smokes", "18,Oslo,true", "30,Rome,false", ",Oslo,true"]
     (tmp_path / "own.csv").write_text("\n".join(lines) + "\n")
-    found = column_facts(tmp_path / "own.csv")
+    found = column_facts(tmp_path / "own.csv", CsvForm())
     assert [(c.name, c.numeric, c.missing, c.values) for c in found.values()] == [
         ("age", True, 1, (18, 30)),
         ("city", False, 0, ("Oslo", "Rome")),
         ("smokes", True, 0, (False, True)),
     ]
     with pytest.raises(DataError, match="there is no file"):
-        column_facts(tmp_path / "none.csv")
+        column_facts(tmp_path / "none.csv", CsvForm())
 
 
 @pytest.mark.parametrize(
@@ -98,7 +99,7 @@ def test_a_proposed_range_holds_the_values_and_is_not_much_wider(low, width):
 def test_numbers_that_are_written_as_names_have_texts_for_values(tmp_path):
     lines = ["code,ward,plain,region", "01, 1,1,EU", "1, 2,2,NA", "10, 1,1,AS", "1, 2,,EU"]
     (tmp_path / "own.csv").write_text("\n".join(lines) + "\n")
-    found = column_facts(tmp_path / "own.csv")
+    found = column_facts(tmp_path / "own.csv", CsvForm())
     assert found["code"].values == ("01", "1", "10")
     assert (found["ward"].values, found["plain"].values) == ((1, 2), (1, 2)), "controls"
     assert found["region"].gaps == '1 cell without a value, such as "NA"'
@@ -108,5 +109,22 @@ def test_numbers_that_are_written_as_names_have_texts_for_values(tmp_path):
 @pytest.mark.parametrize("heading", ["", "Unnamed: 0"])
 def test_a_column_without_a_name_is_unusable(tmp_path, heading):
     (tmp_path / "own.csv").write_text(f"{heading},age\n0,3\n1,4\n")
-    found = column_facts(tmp_path / "own.csv")
+    found = column_facts(tmp_path / "own.csv", CsvForm())
     assert [bool(column.unusable) for column in found.values()] == [True, False]
+
+
+def test_dates_are_days_and_ids_are_no_numbers(tmp_path):
+    """However they are written; a column of years is one of numbers."""
+    lines = [
+        "born,seen,year,id",
+        f"31.12.1999,2000-01-02 12:00,1999,{2**53 + 2}",
+        ",2000-01-01,7,1",
+    ]
+    (tmp_path / "own.csv").write_text("\n".join(lines) + "\n")
+    found = column_facts(tmp_path / "own.csv", CsvForm())
+    assert [(c.dates, c.low, c.high, c.missing) for c in found.values()][:3] == [
+        (True, -1, -1, 1),
+        (True, 0, 1.5, 0),
+        (False, 7, 1999, 0),
+    ]
+    assert "as ids are" in found["id"].unusable

@@ -198,7 +198,7 @@ def test_a_word_for_a_gap_is_a_value_where_the_public_list_has_it(tmp_path, word
     labels = get("csv", **given | {"target": "region"}, classes=("EU", word, "AS"),
                  categories={"kind": ("x", word)})  # fmt: skip
     assert labels.train.classes == 3
-    with refusal(DataError, 'column "region"', "no value", "list them in data.categories"):
+    with refusal(DataError, '"region" in ', "without a value", "list them in data.categories"):
         get("csv", **given | {"missing": None}, categories=("region", "kind"))
 
 

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from raydpzv.data.tabular import _csv
+from raydpzv.data.tabular import CsvForm, _csv
 from raydpzv.errors import DataError, SpecError
 from tests.helpers.loading import get, refusal
 
@@ -124,15 +124,25 @@ SPOILT = {
     "no number": (
         {"age": [*range(9), None, *range(14)]},
         {},
-        "nan",
-        "row 9 ",
-        'column "age"',
+        '"age" in 1 of 24 rows .first in row 9, counted from 0.',
+        "missing = {age = 0}",
         NO_PROOF,
     ),
-    "not a number": ({"age": [1.5] * 7 + [float("nan")] * 17}, {}, "row 7 ", 'column "age"'),
+    "not a number": (
+        {"age": [1.5] * 7 + [float("nan")] * 17, "weight": [None, *range(23)]},
+        {},
+        '"age" in 17 of 24 rows .first in row 7, .*, "weight" in 1 of 24',
+        "missing = {age = 0, weight = 0}",
+    ),
     "no label": ({"kind": ["a", "b"] * 5 + [None] + ["a"] * 13}, {}, "no label in row 10 "),
     "an empty column": ({"age": [None] * 24}, {}, 'column "age" of "own" is empty'),
-    "dates": ({"born": DAYS}, {}, "holds dates", 'such as "2001-02-03"', "days since one day"),
+    "dates": (
+        {"born": DAYS},
+        {},
+        "holds dates",
+        'such as "2001-02-03"',
+        'data.dates, such as {born = "2020-01-01"}',
+    ),
     "no group": ({"who": [1, 1, 2, 2, None, *range(19)]}, {"groups": "who"}, "no group in row 4 "),
     "the target as group": ({}, {"groups": "kind"}, "the column to predict"),
     "no column of groups": ({}, {"groups": "whom"}, 'no column "whom" of groups'),
@@ -286,7 +296,7 @@ def test_a_word_is_a_value_in_the_columns_alone_whose_list_has_it(tmp_path):
     file = tmp_path / "a.csv"
     file.write_text("a,b,c\nNA,NA,NA\nnull,null,null\nx,y,z\n")
     lists = {"a": {"NA"}, "b": {"NA", "null"}, "c": {"z"}}
-    found = _csv(file, texts={column: frozenset(words) for column, words in lists.items()})
+    found = _csv(file, CsvForm(), {column: frozenset(words) for column, words in lists.items()})
     assert found.to_pydict() == {
         "a": ["NA", None, "x"],
         "b": ["NA", "null", "y"],

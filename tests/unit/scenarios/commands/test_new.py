@@ -5,6 +5,7 @@ import pytest
 
 import raydpzv
 from raydpzv.data.column_facts import column_facts
+from raydpzv.data.tabular import CsvForm
 from raydpzv.errors import SpecError
 from scenarios.commands.new import even_parties, given_parties
 from tests.helpers.commands import call, complaint
@@ -37,14 +38,9 @@ def test_a_line_that_names_no_parties_is_refused(text):
 
 
 def test_left_out_parties_share_the_usable_columns(own):
-    facts = column_facts(own)
-    assert even_parties(facts, "label", private=False) == {
+    assert even_parties(column_facts(own, CsvForm()), "label") == {
         "first": ("income", "age", "visits"),
         "second": ("city", "gaps"),
-    }
-    assert even_parties(facts, "label", private=True) == {
-        "first": ("income", "age"),
-        "second": ("visits", "city"),
     }
 
 
@@ -160,10 +156,6 @@ def test_control_characters_of_cells_and_headings_break_no_comment(own):
         (
             ["--parties", "bank=income shop=income"],
             "split.parties: wanted each column in one party",
-        ),
-        (
-            ["--parties", "bank=income shop=age,gaps", "--private"],
-            '--private: column "gaps" of "own.csv" has ',
         ),
         (
             ["--target", "lable"],
