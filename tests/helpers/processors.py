@@ -54,7 +54,7 @@ def levels() -> list[str]:
 def environment(level: str) -> dict[str, str]:
     """Return the variables that make this machine one of a level."""
     # NumPy names what it found beyond what every build needs, and warns of names that it did not
-    able = np.show_config(mode="dicts")["SIMD Extensions"]["found"]
+    able = np.show_config(mode="dicts")["SIMD Extensions"].get("found", [])  # as if there were none
     newer = ("X86_V4", "AVX512")
     beyond = [name for name in able if level == "x86-64-v2" or name.startswith(newer)]
     return LEVELS[level] | ({"NPY_DISABLE_CPU_FEATURES": ",".join(beyond)} if beyond else {})
