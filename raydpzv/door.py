@@ -83,7 +83,8 @@ def horizontal(
     SpecError and DataError.
     """
     numbers = _numbers(loss, settings)
-    clients = clients if np.ndim(clients) else plain_value(clients)  # type: ignore[arg-type]
+    listed = isinstance(clients, list | tuple)
+    clients = clients if listed or np.ndim(clients) else plain_value(clients)  # type: ignore[arg-type]
     counted = isinstance(clients, int)
     if clients is None:
         raise DataError("clients: wanted how many there are, or the owner of each row, got None")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
 import json
 import math
 import os
 import platform
+import stat
 import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -22,6 +24,7 @@ if TYPE_CHECKING:  # the command line starts without it
     import numpy as np
 
 
+_MOST_FACTS = 1 << 26
 PRIVATE = 0o600
 """The mode of files that hold secrets, or numbers before noise."""
 
@@ -48,6 +51,32 @@ def write_atomically(
         raise
     if fsync:
         sync_folder(path.parent)
+
+
+def read_small(path: Path, most: int = _MOST_FACTS) -> bytes:
+    """Return the content of a file of settings or facts.
+
+    Raises OSError for what is no file, such as a pipe that never ends, and for more than `most`
+    bytes.
+    """
+    found = path.stat()
+    if not stat.S_ISREG(found.st_mode):
+        raise OSError(errno.EINVAL, "it is no file")
+    if found.st_size > most:
+        raise OSError(errno.EFBIG, f"wanted at most {most:,} bytes, got {found.st_size:,}")
+    return path.read_bytes()
+
+
+def require_files(folder: Path) -> None:
+    """Raise DataError if there is a pipe, socket or device below a folder, whose reader would wait
+    without end.
+    """
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                require_files(Path(entry.path))
+            elif not entry.is_file() and not entry.is_dir() and os.path.exists(entry.path):
+                raise DataError(f"{entry.path}: is no file (a pipe or a device); delete it")
 
 
 def _new(scratch: Path, mode: int) -> BinaryIO:

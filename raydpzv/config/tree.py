@@ -4,6 +4,7 @@ here can use.
 
 from __future__ import annotations
 
+import re
 import tomllib
 import unicodedata
 from collections.abc import Iterable
@@ -16,6 +17,8 @@ LARGEST = 1 << 24
 """Bytes of the largest file that is read: a scenario has a few hundred, or some for each of a
 million clients.
 """
+_LONG_KEY = re.compile(r"""(?<![\w-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){40}""")
+"""A key of more than 40 parts."""
 DEEPEST = 16
 """Tables and lists inside one another; settings need four. What walks a tree recursively stays far
 below its limit.
@@ -62,6 +65,8 @@ def _fault(error: tomllib.TOMLDecodeError, text: str) -> str:
 
 def read_toml(text: str) -> dict[str, Any]:
     """Parse TOML. Raises TOMLDecodeError, also for what the parser has no words for."""
+    if _LONG_KEY.search(text):  # the parser takes time in the square of a key's parts
+        raise tomllib.TOMLDecodeError("tables or lists are nested too deeply")
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyarrow import types
 
 from raydpzv.data.files import one_line
 from raydpzv.data.names import first_row, texts_of
@@ -37,6 +38,8 @@ def days_since(day: str, column: pa.ChunkedArray, where: str) -> np.ndarray:
     "2020-12-31 18:30" and 31.12.2020. Times with a zone count as of UTC. where: the column in
     words. Raises DataError for a cell that is none of these.
     """
+    if types.is_timestamp(column.type):
+        column = column.cast(pa.string())
     texts, since = texts_of(column, where), datetime.fromisoformat(day)
     days = []
     for text in texts.dictionary.to_pylist():

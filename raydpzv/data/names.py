@@ -8,6 +8,8 @@ As numbers "7" and "007" would be one name, and so would ids of 20 digits that d
 
 from __future__ import annotations
 
+from decimal import Decimal, localcontext
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,6 +20,8 @@ from raydpzv.data.spelling import in_order, likeness, shown
 from raydpzv.errors import DataError
 
 _BYTES = (types.is_binary, types.is_large_binary, types.is_fixed_size_binary)
+_DIGITS = 100
+"""More than a decimal of Arrow has."""
 _EXACT = {16: 2**11, 32: 2**24, 64: 2**53}
 """Below this floating-point numbers of so many bits hold every whole number apart."""
 
@@ -25,17 +29,21 @@ _EXACT = {16: 2**11, 32: 2**24, 64: 2**53}
 def texts_of(column: pa.ChunkedArray, where: str, *, owners: bool = False) -> pa.DictionaryArray:
     """Return a column's cells as texts, each different one once in the dictionary; gaps are null.
 
-    Whole numbers, of floats too, are the text of their digits. where: the column in words; owners:
-    whose a row is, which no number with a fraction says. Raises DataError for cells of a type that
-    no text stands for, and for owners that are numbers so large that two may have become one.
+    A number's text follows from the number, and not from the column's type, which one cell may
+    decide: 1.50 is "1.5", and 7.0 is "7". where: the column in words; owners: whose a row is, which
+    no number with a fraction says. Raises DataError for cells of a type that no text stands for,
+    and for floating-point numbers so large that two whole ones may have become one.
     """
     found = column.combine_chunks()
     if types.is_dictionary(found.type):
         found = found.dictionary_decode()
     if types.is_floating(found.type):
         found = pc.if_else(pc.is_nan(found), None, found)
-        if owners:
-            found = _whole(found, where)
+        found = _whole(found, where) if owners else _checked(found, where)
+    if types.is_floating(found.type) or types.is_decimal(found.type):
+        found = _written(found)
+    if types.is_timestamp(found.type):  # how it is written hangs on its unit
+        raise DataError(f"{where} has the type {found.type}, which is no text: write texts")
     if any(kind(found.type) for kind in _BYTES):
         found = pa.array([None if cell is None else cell.hex() for cell in found.to_pylist()])
     try:
@@ -46,13 +54,29 @@ def texts_of(column: pa.ChunkedArray, where: str, *, owners: bool = False) -> pa
         ) from None
 
 
+def _written(numbers: pa.Array) -> pa.Array:
+    encoded = numbers.dictionary_encode()
+    with localcontext(prec=_DIGITS):
+        texts = [
+            format(Decimal(str(value)).normalize() + 0, "f")
+            for value in encoded.dictionary.to_pylist()
+        ]
+    return pa.array(texts, pa.string()).take(encoded.indices)
+
+
 def _whole(numbers: pa.Array, where: str) -> pa.Array:
     """Return floats as the whole numbers that they are. Raises DataError."""
+    return pc.cast(_checked(numbers, where, whole=True), pa.int64())
+
+
+def _checked(numbers: pa.Array, where: str, *, whole: bool = False) -> pa.Array:
+    """Return floats. Raises DataError for one of which the type does not hold each whole number,
+    and if they have to be `whole` for a fraction.
+    """
     cells = numbers.cast(pa.float64()).to_numpy(zero_copy_only=False)
     most = _EXACT[numbers.type.bit_width]
-    wrong = np.flatnonzero(
-        ~np.isnan(cells) & ((np.floor(cells) != cells) | (np.abs(cells) >= most))
-    )
+    fraction = (np.floor(cells) != cells) & whole
+    wrong = np.flatnonzero(~np.isnan(cells) & (fraction | (np.abs(cells) >= most)))
     if wrong.size:
         row = int(wrong[0])
         raise DataError(
@@ -60,7 +84,7 @@ def _whole(numbers: pa.Array, where: str) -> pa.Array:
             f"wanted texts or whole numbers below {most}, above which two may be one number; "
             "write them as text"
         )
-    return pc.cast(numbers, pa.int64())
+    return numbers
 
 
 def numbers_of(texts: pa.DictionaryArray, *, natural: bool) -> tuple[np.ndarray, int]:

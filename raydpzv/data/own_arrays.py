@@ -57,7 +57,7 @@ def items_of(value: Any, name: str) -> list[Any]:
     """
     if _is_list(value):
         return [_plain(item, name) for item in value]
-    return list(objects_of(value, name).tolist())
+    return list(np.atleast_1d(objects_of(value, name)).tolist())
 
 
 def is_gap(cell: Any) -> bool:
@@ -142,7 +142,8 @@ def _object_array(value: Any, name: str) -> np.ndarray:
 def _plain(item: Any, name: str) -> Any:
     """Return an item of a list as it is; of an array its own items."""
     if _is_list(item):
-        return [_plain(each, name) for each in item]
+        parts = [_plain(each, name) for each in item]
+        return tuple(parts) if isinstance(item, tuple) else parts
     return _cells(item, name).tolist() if _is_array(type(item)) else item
 
 
@@ -223,9 +224,17 @@ def _fault(cell: Any) -> tuple[str, str] | None:
         return None
     if not isinstance(cell, Real | Decimal | np.bool_):
         return f'"{one_line(cell):.80}"', f"which is no number: {_WANTED}"
-    if isinstance(cell, int | np.integer) and abs(int(cell)) > _MOST_WHOLE:
-        cure = "subtract a constant, or leave out ids"
-        return "a whole number beyond 2^53", f"which floats round: {cure}"
+    cure = "which floats round: subtract a constant, or leave out ids"
+    endless = isinstance(cell, Decimal) and not cell.is_finite()
+    if endless or isinstance(cell, float | np.floating):  # it has no more digits than it shows
+        return None
+    whole: Any = cell
+    if whole % 1 == 0 and abs(whole) > _MOST_WHOLE:
+        return "a whole number beyond 2^53", cure
+    try:
+        float(cell)
+    except OverflowError:
+        return "a number beyond all floats", cure
     return None
 
 

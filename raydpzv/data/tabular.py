@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from raydpzv.settings.sections_data import DataSection
 
 _LISTED = 8
+_MOST_WHOLE = 2**53
 _LONGEST = 2**16
 """Characters of a line that are looked at for separators."""
 _NAMELESS = re.compile(r"\s*|Unnamed: [0-9]+|__index_level_[0-9]+__")
@@ -589,6 +590,13 @@ def _check_heading(column: str, place: int, name: str) -> None:
 
 def _numbers(column: pa.ChunkedArray, name: str, heading: str) -> np.ndarray:
     kind = column.type
+    if types.is_integer(kind) and max(map(abs, _ends(column))) > _MOST_WHOLE:
+        raise DataError(
+            f'column "{heading}" of "{name}" has whole numbers beyond 2^53, which floats round: '
+            "leave out ids, or list values in data.categories"
+        )
+    if types.is_decimal(kind):  # by its text: the scale of the column is no matter of the cell
+        column = column.cast(pa.string())
     if is_numeric(kind):
         return column.cast(pa.float64(), safe=False).to_numpy()  # missing values become NaN
     if types.is_null(kind):
@@ -608,6 +616,12 @@ def _numbers(column: pa.ChunkedArray, name: str, heading: str) -> np.ndarray:
         'what that counts as in data.missing; without privacy.mode = "proved" also: name the '
         "column alone in data.categories"
     )
+
+
+def _ends(column: pa.ChunkedArray) -> tuple[int, int]:
+    """Return the least and the largest whole number, 0 and 0 of gaps alone."""
+    found = pc.min_max(column).as_py()
+    return found["min"] or 0, found["max"] or 0
 
 
 def _has_comma(text: str) -> bool:

@@ -44,6 +44,8 @@ if TYPE_CHECKING:  # defines torch modules, and so loads torch
     from raydpzv.models.own_model import OwnModel
 
 _MOST_PARAMETERS = 10**11
+_MOST_NUMBERS = 2**28
+"""Of one record."""
 _CHECKED = 8
 """Fewest records on which a user's own model is checked."""
 BASE = "base_sha256"
@@ -259,6 +261,14 @@ def layouts(first: Mapping[str, FirstModel]) -> dict[str, Any]:
     return {"layouts": {name: model.shapes for name, model in first.items()}, WHOLE: whole}
 
 
+def _shape(sizes: Sequence[Any]) -> tuple[int, ...]:
+    """Return a record's shape; ValueError for more numbers than one can have."""
+    shape = tuple(int(n) for n in sizes)
+    if math.prod(shape) > _MOST_NUMBERS:
+        raise ValueError(f"{shape}")
+    return shape
+
+
 @dataclass(frozen=True)
 class BottomPlan:
     """The clients' models of a method with a ledger. shapes: of one record's features, client by
@@ -279,7 +289,7 @@ class BottomPlan:
         Raises DataError.
         """
         try:
-            shapes = tuple(tuple(int(n) for n in shape) for shape in facts["input_shapes"])
+            shapes = tuple(_shape(shape) for shape in facts["input_shapes"])
         except (KeyError, TypeError, ValueError):
             shapes = ()
         if len(shapes) != spec.split.clients:
@@ -382,7 +392,7 @@ class ModelPlan:
         Raises DataError.
         """
         try:
-            shape, classes = tuple(int(n) for n in facts["input_shape"]), int(facts["classes"])
+            shape, classes = _shape(facts["input_shape"]), int(facts["classes"])
             if min(shape, default=0) < 1 or classes < 1:
                 raise ValueError
             return cls(spec, shape, classes, FirstModel.recorded(vectors, facts))

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from raydpzv.errors import InputError, suggest
+from raydpzv.files import read_small
 from raydpzv.ledger.files import damaged
 
 DIRECTION_SEEDS, STEP_SEEDS = 1, 2
@@ -138,7 +139,7 @@ def decode(path: Path) -> tuple[Header, LogSettings]:
     changed.
     """
     try:
-        data = path.read_bytes()
+        data = read_small(path)
         content = json.loads(data)
         number = content["format"]
         if number in _FORMATS or not _sealed(content):

@@ -15,7 +15,7 @@ import numpy as np
 
 from raydpzv.arrow_columns import array
 from raydpzv.errors import DataError
-from raydpzv.files import PRIVATE, json_line, write_atomically
+from raydpzv.files import PRIVATE, json_line, read_small, write_atomically
 from raydpzv.privacy.claim_words import claim_behind
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.store import Rows
@@ -101,7 +101,7 @@ def read_found(folder: RunFolder, digest: str) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(read_small(path))
         return dict(found) if found["ledger"] == digest else {}
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise DataError(

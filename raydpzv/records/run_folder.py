@@ -19,7 +19,7 @@ from raydpzv.config.scenario import AnyScenario
 from raydpzv.config.toml import overridden, parse, tree_sha256
 from raydpzv.config.tree import checked, is_text, read_toml
 from raydpzv.errors import DataError, InputError, SpecError, command
-from raydpzv.files import is_written, write_npz
+from raydpzv.files import is_written, read_small, require_files, write_npz
 from raydpzv.foreign import is_foreign
 from raydpzv.methods.recorded_method import METHOD, method_on_record
 from raydpzv.records.checkpoint import CHECKPOINT, Checkpoint, Found, before, read_checkpoint
@@ -30,6 +30,8 @@ from raydpzv.records.write_ahead_log import TAIL, last_round_in_logs
 from raydpzv.trust import code_words, require_trust
 
 SCENARIO, ENVIRONMENT = "scenario.toml", "environment.json"
+_WORDS = (("method", "name"), ("clock", "kind"), ("data", "source"))
+"""Words of a scenario that decide what the rest means."""
 INITIAL, MODELS, SUMMARY = "initial.npz", "models.npz", "summary.json"
 PUBLISHED = "published.json"
 """In place of the summary in a folder that `publish` wrote."""
@@ -60,6 +62,7 @@ class RunFolder:
         if not cls.begun(path):
             why = f"no {SCENARIO} in it" if path.exists() else "it does not exist"
             raise DataError(f"{path}: not a run folder ({why}); give the folder of a run")
+        require_files(path)
         found = cls(path, moved)
         found.check_scenario()
         return found
@@ -124,7 +127,7 @@ class RunFolder:
     def scenario(self) -> str:
         """Return the text of scenario.toml."""
         try:
-            return (self.path / SCENARIO).read_text(encoding="utf-8")
+            return read_small(self.path / SCENARIO).decode()
         except (OSError, UnicodeDecodeError) as error:
             raise damaged(self.path / SCENARIO, "text in UTF-8", error) from None
 
@@ -134,7 +137,12 @@ class RunFolder:
 
     def _tree(self) -> dict[str, Any]:
         try:
-            return checked(read_toml(self.scenario()), SCENARIO)
+            tree = checked(read_toml(self.scenario()), SCENARIO)
+            for table, word in _WORDS:
+                section = tree.get(table, {})
+                if not isinstance(section, dict) or not isinstance(section.get(word, ""), str):
+                    raise SpecError(f"{table}.{word} is no text")
+            return tree
         except (tomllib.TOMLDecodeError, SpecError) as error:
             raise damaged(self.path / SCENARIO, "a TOML file", error) from None
 
@@ -315,7 +323,7 @@ def _json(path: Path, why: Callable[[], str]) -> dict[str, Any]:
     if not path.is_file():
         raise DataError(f"{path.parent}: has no {path.name}: {why()}")
     try:
-        value = _plain(json.loads(path.read_text(encoding="utf-8")))
+        value = _plain(json.loads(read_small(path)))
     except (OSError, ValueError, RecursionError) as error:
         raise damaged(path, "a JSON object", error) from None
     if not isinstance(value, dict):

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from raydpzv.errors import DataError
-from raydpzv.files import PRIVATE, as_json, write_atomically
+from raydpzv.files import PRIVATE, as_json, read_small, write_atomically
 
 OPERATOR = "operator.json"
 _KEY_BYTES = 32
@@ -68,7 +68,7 @@ def _read(folder: Path, name: str, secret: str) -> int:
         f'is damaged: wanted a hexadecimal number "{name}" (there is none); restore it from a copy'
     )
     try:
-        content = json.loads(path.read_bytes())
+        content = json.loads(read_small(path))
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror}); only its owner may") from None
     except (ValueError, RecursionError):

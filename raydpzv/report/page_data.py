@@ -143,15 +143,15 @@ def _clocks(run: RunView) -> Data:
     service, seen = run.rows["service"], judged(run)
     last = max(metrics.updates(service), int(seen.round.max(initial=0)))
     at = np.unique(np.concatenate([np.linspace(0, last, _KNOTS).astype(np.int64), seen.round]))
-    rounds, served = array(service.column("round")), array(service.column("served"))
-    time = np.zeros(last + 1)
-    np.maximum.at(time, rounds, served)
-    time[seen.round] = seen.time
+    rounds = np.concatenate([array(service.column("round")), seen.round])
+    times = np.concatenate([array(service.column("served")), seen.time])
+    order = np.argsort(rounds, kind="stable")
+    latest = np.concatenate([[0.0], np.maximum.accumulate(times[order])])
     sent, up, down = metrics.bytes_by_round(run.rows["message"])
     total = np.concatenate([[0], up + down])[np.searchsorted(sent, at, "right")]
     found = {
         "update": numbers(at),
-        "time": numbers(np.maximum.accumulate(time)[at]),
+        "time": numbers(latest[np.searchsorted(rounds[order], at, "right")]),
         "bytes": numbers(total),
     }
     if spent := _spent(run):

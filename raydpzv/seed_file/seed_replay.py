@@ -10,7 +10,7 @@ from typing import Any, cast
 import numpy as np
 
 from raydpzv.errors import DataError, InputError, ReplayMismatch
-from raydpzv.files import sha256
+from raydpzv.files import read_small, sha256
 from raydpzv.lazy_import import torch
 from raydpzv.ledger.entries import SHARED, Slice
 from raydpzv.limits import cores
@@ -31,13 +31,14 @@ from raydpzv.seed_file.tensor_file import RawTensor, frozen_sha256, read_tensors
 from raydpzv.zo.spans import Group
 from raydpzv.zo.update import Rule
 
+MOST_BYTES = 1 << 28
+"""Of a seed file: 32 million updates of 8 bytes."""
+
 
 def read_seed_file(path: Path) -> SeedFile:
     """Read and check a seed file. Raises DataError."""
-    if path.exists() and not path.is_file():  # a device may have no end
-        raise DataError(f"{path}: cannot be read (it is no file)")
     try:
-        data = path.read_bytes()
+        data = read_small(path, MOST_BYTES)
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror or error})") from None
     return decode_seed_file(data, path)

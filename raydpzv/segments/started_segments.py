@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from raydpzv.errors import DataError
-from raydpzv.files import as_json, write_atomically
+from raydpzv.files import as_json, read_small, write_atomically
 from raydpzv.records.checkpoint import Checkpoint
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.run_writer import RunWriter
@@ -30,7 +30,7 @@ def segments_started(folder: RunFolder) -> int:
     if not path.is_file():
         return 0
     try:
-        found = json.loads(path.read_bytes())
+        found = json.loads(read_small(path))
         known = {str(at["place"]): int(at["legs"]) for at in (found, *found.get("older", ()))}
         if min(known.values()) < 1:
             raise ValueError(f"{min(known.values())} legs")

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from raydpzv.errors import DataError, InputError, NotRecomputable
-from raydpzv.files import as_json, write_atomically
+from raydpzv.files import as_json, read_small, write_atomically
 from raydpzv.storage.filesystem import StorageFolder, naming, open_storage
 from raydpzv.storage.index import Index, latest
 
@@ -34,7 +34,7 @@ def link_of(folder: Path) -> Link | None:
     if not path.is_file():
         return None
     try:
-        return Link(**json.loads(path.read_bytes()))
+        return Link(**json.loads(read_small(path)))
     except (ValueError, TypeError) as error:
         raise DataError(
             f"{path}: is damaged ({error}); restore it, or resume its URI in another folder"

@@ -429,6 +429,15 @@ def test_a_party_gets_no_rows_of_the_others():
     assert len(pickle.dumps(prepared.server)) < own
 
 
+def test_owners_are_any_hashable_values_and_lists_are_none():
+    spec = raydpzv.horizontal(
+        "mlp", (X, Y), clients=[("a", 1), ("b", 1)] * 60, test=(X, Y), updates=1
+    )
+    assert spec.split.clients == 2
+    with pytest.raises(DataError, match=r"clients: wanted .*the owner of each row"):
+        raydpzv.horizontal("mlp", (X, Y), clients=[1, [2]] * 60, test=(X, Y), updates=1)
+
+
 def test_owners_are_part_of_what_a_resumed_run_must_have():
     owners = np.arange(120) % 4
     prepared = [

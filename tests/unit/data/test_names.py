@@ -1,12 +1,16 @@
 """Ids, classes and categories are text in every reader, whatever they look like."""
 
 import csv
+import datetime
+import math
+from decimal import Decimal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from raydpzv.data.tabular import _numbers
 from raydpzv.errors import DataError
 from tests.helpers.loading import get, refusal
 
@@ -177,6 +181,59 @@ def test_a_value_that_is_nearly_one_of_the_list_is_named(tmp_path):
     )
     with refusal(DataError, '"007" in row 0 ', 'but for how it is written: it has "7"'):
         get("csv", file=write(tmp_path, "csv", table(["007", "8"])), target="who", classes=(7, 8))
+
+
+def names_of(tmp_path, column):
+    """Return the places in a public list that a category's first row has, and the others."""
+    pq.write_table(
+        pa.table({"c": column} | {"label": table(["x"])["label"]}), tmp_path / "own.parquet"
+    )
+    lists = {"c": ("1.5", "2", "10000000000000002", "other")}
+    split = get("parquet", file=tmp_path / "own.parquet", target="label", split="plain",
+                categories=lists, other="other", missing={"c": "other"})  # fmt: skip
+    place, rows = split.train.features.index("c"), whole(split, "x")
+    numbers = np.concatenate([split.train.numbers, split.test.numbers])
+    found = rows[np.argsort(numbers), place]
+    return found[0], found[1:].tolist()
+
+
+@pytest.mark.parametrize(
+    ("cells", "odd"),
+    [
+        ([Decimal("1.5"), Decimal("2")], Decimal("1.25")),
+        ([Decimal("1.5"), Decimal("2.00")], Decimal("12345678901234567890.1")),
+        ([2, 3], None),
+        ([2.0, 1.5], -0.0),
+    ],
+)
+def test_the_text_of_a_number_follows_from_the_number_alone(tmp_path, cells, odd):
+    """A decimal's scale, and whether a column has whole numbers, is decided by all of its cells."""
+    column = cells * (ROWS // 2)
+    first, others = names_of(tmp_path, pa.array(column))
+    changed = pa.array([odd, *column[1:]])
+    if odd is None:  # as pandas writes a column that has a gap
+        changed = pa.array([math.nan, *map(float, column[1:])], from_pandas=True)
+    assert names_of(tmp_path, changed) == (3, others)
+    assert first != 3
+    assert {0, 1} & set(others), "control: listed values are found"
+
+
+def test_whole_numbers_that_a_gap_has_made_floats_are_refused_beyond_2_53(tmp_path):
+    ids = [10**16 + 2] * ROWS
+    assert names_of(tmp_path, pa.array(ids)) == (2, [2] * (ROWS - 1))
+    with refusal(DataError, "the floating-point number 1.0000000000000002e.16 in row 1"):
+        names_of(tmp_path, pa.array([math.nan, *map(float, ids[1:])], from_pandas=True))
+    with refusal(DataError, "which is no text"):
+        names_of(tmp_path, pa.array([datetime.datetime(2020, 1, 1)] * ROWS))
+
+
+def test_a_decimals_number_does_not_hang_on_the_decimals_beside_it(tmp_path):
+    cells = [Decimal("0.1"), Decimal("0.3"), *[Decimal("0.7")] * (ROWS - 2)]
+    read = [
+        _numbers(pa.chunked_array([pa.array(column)]), "own", "x").tolist()
+        for column in (cells, [Decimal("1234567.0000000000000001"), *cells[1:]])
+    ]
+    assert read[0][1:] == read[1][1:] == list(map(float, cells[1:]))
 
 
 NULLS = ["NA", "null", "nan", "N/A"]

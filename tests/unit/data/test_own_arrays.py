@@ -1,4 +1,5 @@
 from decimal import Decimal
+from fractions import Fraction
 
 import numpy as np
 import pyarrow as pa
@@ -73,6 +74,8 @@ def test_whole_numbers_of_up_to_53_bits_are_exact():
         np.array([[0, 2**63]], np.uint64),
         torch.tensor([[0, 2**53 + 1]]),
         pa.table({"a": [0], "b": [2**53 + 1]}),
+        [[0, Decimal(2**53 + 1)]],
+        [[0, Fraction(2**60)]],
     ],
 )
 def test_a_whole_number_that_floats_round_is_refused(given):
@@ -96,6 +99,7 @@ def test_a_whole_number_that_floats_round_is_refused(given):
         ),
         (pa.table({"a": [1], "city": ["Oslo"]}), 'column "city" of x holds "Oslo" in row 0'),
         ([[1j]], "which is no number"),
+        ([[1, Fraction(10**400, 3)]], "a number beyond all floats in row 0"),
         (np.array([[1j]]), "x is complex128 of shape"),
         (torch.ones(2, 2, dtype=torch.complex64), "x is complex64 of shape"),
         (np.array([["2020-01-01"]], "datetime64[D]"), "x is datetime64"),

@@ -144,6 +144,9 @@ DAMAGE = (
     ("summary.json", b"\xff", "wanted a JSON object"),
     ("summary.json", b"[1]", "it holds a list"),
     ("environment.json", b"3", "it holds a int"),
+    ("scenario.toml", b"[clock]\nkind = {}", "clock.kind is no text"),
+    ("scenario.toml", b"[method]\nname = []", "method.name is no text"),
+    ("scenario.toml", ".".join("a" * 20_000).encode() + b" = 1", "nested too deeply"),
 )
 
 
@@ -166,6 +169,28 @@ def test_damage_is_the_same_line_whoever_reads(finished, name, content, said):
     assert line.startswith(f"DataError: {finished / name}: is damaged")
     assert said in line
     assert "\n" not in line
+
+
+@pytest.mark.parametrize("name", ["scenario.toml", "summary.json", "environment.json"])
+def test_a_file_of_facts_that_has_gigabytes_is_not_read(finished, name):
+    size = (finished / name).stat().st_size
+    os.truncate(finished / name, 2**42)
+    try:
+        with pytest.raises(DataError, match=f"{name}: is damaged.*wanted at most 67,108,864 bytes"):
+            read_runs([finished])
+    finally:
+        os.truncate(finished / name, size)
+
+
+def test_a_pipe_below_a_folder_is_named_and_not_waited_for(finished):
+    pipe = finished / "rows" / "numbers" / "part-00009.parquet"
+    os.mkfifo(pipe)
+    try:
+        for read in READERS.values():
+            with pytest.raises(DataError, match=r"part-00009\.parquet: is no file"):
+                read(finished)
+    finally:
+        pipe.unlink()
 
 
 def test_a_part_without_a_number_is_damage(finished):
