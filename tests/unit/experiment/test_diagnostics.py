@@ -65,16 +65,17 @@ def test_equal_to_the_control_is_not_above_it():
 
 def test_a_collapsed_run_says_so_in_its_summary():
     summary = scenarios.run(
-        scenarios.load("digits_dpzv", [*WINE, "method.lr=0.1", "model.engine=torch"])
+        # which has the same bits on every processor
+        scenarios.load("digits_dpzv", [*WINE, "method.lr=0.1", "model.engine=compiled"])
     ).summary
-    assert summary["accuracy"] == pytest.approx(15 / 36)
-    assert summary["top_share"] == pytest.approx(35 / 36)
+    assert summary["accuracy"] == pytest.approx(17 / 36)
+    assert summary["top_share"] == pytest.approx(33 / 36)
     assert summary["largest_class_share"] == pytest.approx(14 / 36)
     by_word = {line.partition(":")[0]: line for line in summary["warnings"]}
-    assert "97.2 % of the held-out rows" in by_word["COLLAPSED"]
+    assert "91.7 % of the held-out rows" in by_word["COLLAPSED"]
     assert "the largest class is 38.9 %" in by_word["COLLAPSED"]
     assert (
-        "the final accuracy 41.7 % is far below the run's peak, 61.1 % at update"
+        "the final accuracy 47.2 % is far below the run's peak, 61.1 % at update"
         in by_word["FALLEN"]
     )
 
