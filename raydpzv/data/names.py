@@ -42,7 +42,7 @@ def texts_of(column: pa.ChunkedArray, where: str, *, owners: bool = False) -> pa
         found = _whole(found, where) if owners else _checked(found, where)
     if types.is_floating(found.type) or types.is_decimal(found.type):
         found = _written(found)
-    if types.is_timestamp(found.type):  # how it is written hangs on its unit
+    if types.is_timestamp(found.type):  # its text follows from its unit
         raise DataError(f"{where} has the type {found.type}, which is no text: write texts")
     if any(kind(found.type) for kind in _BYTES):
         found = pa.array([None if cell is None else cell.hex() for cell in found.to_pylist()])
