@@ -65,6 +65,11 @@ def read_weights(word: str) -> dict[str, torch.Tensor]:
                 "tensor; save "
                 "model.state_dict() alone"
             )
+        if value.layout is torch.strided and value.nbytes > value.untyped_storage().nbytes():
+            raise DataError(
+                f'model.weights: "{name}" of {shown_name(word)} repeats numbers that it holds once '
+                "(expand): save it after .contiguous()"
+            )
         if value.is_floating_point() and not bool(value.isfinite().all()):
             raise DataError(
                 f'model.weights: "{name}" of {shown_name(word)} has values that are not finite'

@@ -34,7 +34,11 @@ def replay_command(options: ReplayCommand) -> None:
     client = None if options.client is None else client_number(options.client, names)
     if rebuilt := from_ledger(run, at, client, moved):
         print(f"ledger intact, digest {rebuilt.digest}")
-        checked = "; the final model has the recorded bits" if rebuilt.verified else ""
+        checked = (
+            "; the final model has the recorded bits"
+            if rebuilt.verified
+            else "; nothing is on record to compare with"
+        )
         print(f"{named(whose(client, at), names)} after {rebuilt.updates} updates{checked}")
         _print_unended(run, None)
         print_models(rebuilt.models, out, names)

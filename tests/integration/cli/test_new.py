@@ -63,6 +63,8 @@ def test_replay_takes_a_party_by_name_or_number(folder):
     assert "what shop (client 1) last had" in by_name.stdout
     assert "the final model has the recorded bits" in by_name.stdout
     assert 'Did you mean "shop"' in complaint(call("replay", folder / "run", "--client", "shp"))
+    early = call("replay", folder / "run", "--client", "shop", "--at", "1")
+    assert "1 updates; nothing is on record to compare with" in early.stdout
 
 
 def test_what_was_published_knows_the_parties(folder):

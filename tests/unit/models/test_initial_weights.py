@@ -101,6 +101,12 @@ def test_weights_that_do_not_fit_are_listed(change, complaint):
         fit(given)
 
 
+def test_a_small_file_of_a_huge_tensor_is_refused(tmp_path):
+    torch.save({"w": torch.zeros(1).expand(2**20, 2**20)}, tmp_path / "w.pt")
+    with pytest.raises(DataError, match=r'"w" of .*w\.pt repeats numbers .*contiguous'):
+        read_weights(str(tmp_path / "w.pt"))
+
+
 @pytest.mark.parametrize("given", [3, {}, {"epoch": 4}, ["a"]])
 def test_what_is_no_mapping_of_tensors_is_refused(given):
     with pytest.raises(SpecError, match=r"model\.weights: "):
