@@ -9,11 +9,10 @@ RaydpzvError
 └── RunError              the run itself failed                                 exit status 1
     ├── Lost              an actor is gone: its process ended, or its machine
     ├── Stalled           a wait passed its time limit: says what was waited for
-    ├── TransportError         a line between two actors broke, or what came over it is not what was
-    promised ├── Diverged          parameters or losses are no longer finite
+    ├── TransportError    a connection of two actors broke, or what came is not what was promised
+    ├── Diverged          parameters or losses are no longer finite
     ├── ReplayMismatch    a replayed run does not reproduce what was recorded
-    └── StoppedEarly      the user stopped before there was anything to keep          exit status
-    130
+    └── StoppedEarly      the user stopped before there was anything to keep    exit status 130
 
 A message says in one line what was wanted, what came and what to do.
 """
@@ -28,6 +27,10 @@ from pathlib import Path
 
 class RaydpzvError(Exception):
     """Root of the tree; catches everything the program raises on purpose."""
+
+
+class RunWarning(UserWarning):
+    """What to look at before a run's result is believed; `Run.warnings` has all of them."""
 
 
 class InputError(RaydpzvError):

@@ -70,6 +70,11 @@ class Run:
         return self.measures.get("accuracy")
 
     @property
+    def warnings(self) -> tuple[str, ...]:
+        """What to look at before the result is believed, such as that the run diverged."""
+        return tuple(self.summary["warnings"])
+
+    @property
     def measures(self) -> dict[str, float]:
         """What the last model scores on test rows, by name: accuracy or concordance, loss, and
         further measures.
@@ -107,14 +112,14 @@ class Run:
                 f"{claim['adversary']}"
             )
         return (
-            f"<run of {self._name}: {found['status']}, {found['updates']:,} updates{scores}, "
+            f"<run of {self._name}: {self._status}, {found['updates']:,} updates{scores}, "
             f"{epsilon}, {f'kept in {self.path}' if self.path else 'in no folder'}>"
         )
 
     def _repr_html_(self) -> str:
         found = self.summary
         facts: dict[str, object] = {
-            "status": found["status"],
+            "status": self._status,
             "updates": f"{found['updates']:,}",
             **{name: f"{value:.4g}" for name, value in self._scores.items()},
             "bytes": f"{found['bytes_up'] + found['bytes_down']:,}",
@@ -122,6 +127,12 @@ class Run:
             "folder": self.path or "none: give out to raydpzv.run to keep a run",
         }
         return table_html(f"run of {self._name}", facts.items())
+
+    @property
+    def _status(self) -> str:
+        """How it ended: DIVERGED, rather than done, where its last evaluation is no result."""
+        failure = self.summary.get("failure")
+        return str(failure).upper() if failure else str(self.summary["status"])
 
     @property
     def _name(self) -> str:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import math
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import wraps
 from pathlib import Path
+from typing import ParamSpec
 
 from raydpzv.config.catalog import scenario_of
 from raydpzv.config.paths import locations
 from raydpzv.config.scenario import AnyScenario
 from raydpzv.config.toml import as_tree
-from raydpzv.errors import InputError, ReplayMismatch, SpecError
+from raydpzv.errors import InputError, ReplayMismatch, RunWarning
 from raydpzv.experiment.finalize import (
     RowWriter,
     Run,
@@ -38,7 +41,23 @@ from raydpzv.storage.download import copy_rest, find_copy, local_copy, unused_st
 from raydpzv.storage.filesystem import is_uri
 from raydpzv.trust import code_words, trust_words
 
+P = ParamSpec("P")
 
+
+def _warning(function: Callable[P, Run]) -> Callable[P, Run]:
+    """Return a function for scripts and notebooks, which see what the terminal prints of a run."""
+
+    @wraps(function)
+    def told(*given: P.args, **named: P.kwargs) -> Run:
+        found = function(*given, **named)
+        for line in found.warnings:
+            warnings.warn(line, RunWarning, stacklevel=2)
+        return found
+
+    return told
+
+
+@_warning
 def run(
     spec: AnyScenario | str,
     out: str | Path | None = None,
@@ -61,7 +80,8 @@ def run(
     (docs/watching.md). storage_path and name: as in Ray Train and Tune, a folder or a URI that
     pyarrow opens, and the run's name there. A run is found again by both: it starts, resumes, or is
     returned if it is complete. The folder that is copied to a URI is `out`, by default runs/NAME.
-    The others as in `RunOptions`. Raises InputError before anything is written, RunError after.
+    The others as in `RunOptions`. A RunWarning says what to look at before the result is believed.
+    Raises InputError before anything is written, RunError after.
     """
     for given in callbacks:
         if not isinstance(given, Callback):
@@ -100,11 +120,6 @@ def start(
 ) -> Run:
     """Start a new run. storage: a URI to copy its folder to; own_stop: see `_watched`."""
     make = RUNNERS[runner]
-    if runner == "local" and asked.resources.lane == "socket":
-        raise SpecError(
-            'resources.lane: wanted "auto" or "ray" with the local runner, which has no actors, '
-            'got "socket"'
-        )
     if storage is not None:
         if not isinstance(options.out, Path):
             raise InputError("storage: wanted out, the folder that is copied there; give both")
@@ -167,6 +182,7 @@ def _stored(
     return None, Path(storage_path) / name
 
 
+@_warning
 def resume(
     path: str | Path, *, runner: str | None = None, callbacks: Sequence[Callback] = ()
 ) -> Run:

@@ -6,7 +6,7 @@ import pytest
 from torch import nn
 
 import raydpzv
-from raydpzv.errors import InputError, SpecError
+from raydpzv.errors import InputError, RunWarning, SpecError
 from raydpzv.keys import Key
 
 X = (Key(0) / "verbs").generator().normal(size=(300, 5)).astype("float32")
@@ -155,3 +155,19 @@ def test_words_of_other_libraries_are_understood(word, meant):
 def test_a_view_without_a_readable_name_is_refused(name):
     with pytest.raises(SpecError, match="wanted names that begin with a letter"):
         raydpzv.vertical("linear", {name: X[:, :3], "shop": X[:, 3:]}, X[:, 0] > 0)
+
+
+def test_a_script_is_warned_of_what_the_terminal_prints(tmp_path):
+    spec = raydpzv.load("digits_dpzv", ["method.lr=1e6", "budget.updates=20"])
+    with pytest.warns(RunWarning) as told:
+        run = raydpzv.run(spec, tmp_path / "run")
+    assert tuple(str(warning.message) for warning in told) == run.warnings
+    assert run.warnings[0].startswith("DIVERGED: ")
+    assert told[0].filename == __file__
+    assert "<run of digits_dpzv: DIVERGED, 20 updates" in repr(run)
+    assert "DIVERGED" in run._repr_html_()
+    with pytest.warns(RunWarning, match="DIVERGED"):
+        raydpzv.run(spec, storage_path=tmp_path, name="run")  # which is complete
+    good = raydpzv.run(raydpzv.load("frozen", ["budget.updates=2"]))
+    assert good.warnings == tuple(good.summary["warnings"])
+    assert ": done, 2 updates" in repr(good)
