@@ -17,6 +17,8 @@ from raydpzv.ledger.entries import COLUMNS, CONSTANT, Array, Slice, bounds, froz
 from raydpzv.ledger.files import damaged
 from raydpzv.ledger.segment import BLANK, CLOSE, OPEN, SEALED, U8, Segment
 
+_MAGIC = b"\xff\xff\xff\xff"
+"""The first bytes of an Arrow stream."""
 FAULTS = (pa.ArrowException, OSError, EOFError, ValueError, KeyError)
 """Exceptions that Arrow and its parsers raise for bytes that are no Arrow stream."""
 
@@ -28,6 +30,9 @@ def read(path: Path, number: int, first: int, start: bytes | None) -> Segment:
     file and the last good round for any damage but a torn record at the end.
     """
     try:
+        with path.open("rb") as file:
+            if file.read(len(_MAGIC)) != _MAGIC:
+                raise ValueError("no Arrow stream")
         data = path.read_bytes()
         about, size, kind = _begin(data)
     except FileNotFoundError:
@@ -48,8 +53,6 @@ def _begin(data: bytes) -> tuple[dict[str, str], int, Any]:
     """Return the metadata, the size of the schema message, and whether the segment is open or
     sealed.
     """
-    if data[:4] != b"\xff\xff\xff\xff":
-        raise ValueError("no Arrow stream")
     message = pa.ipc.read_message(pa.py_buffer(data))
     size = 8 + message.metadata.size
     schema = pa.ipc.read_schema(message)

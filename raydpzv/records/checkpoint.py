@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import astuple, dataclass
 from functools import cached_property
@@ -32,6 +33,7 @@ CHECKPOINT = "checkpoint.state"
 """Its name in a run's folder."""
 _OTHERS = ValueError, TypeError, AttributeError, KeyError, IndexError
 """Exceptions of reading an intact file with other content, such as that of another version."""
+_DIGEST = re.compile(rb"[0-9a-f]{64}\n")
 _SIGNED = 65
 """Bytes of the first line: a sha256 in hexadecimal digits, and the line's end."""
 
@@ -208,7 +210,7 @@ def settle(path: Path, found: Found) -> None:
 
 
 def _found(place: Path, run: str) -> Found:
-    written, sha256 = _parsed(place, _bytes(place))
+    written, sha256 = _parsed(place)
     if written.run != run:
         raise DataError(
             f"{place}: is a checkpoint of another run; the run cannot continue: restore its own "
@@ -218,19 +220,24 @@ def _found(place: Path, run: str) -> Found:
     return Found(written.checkpoint, written.extents, written.log, run, place, sha256, rows)
 
 
-def _bytes(path: Path) -> bytes:
+def _signed(path: Path) -> tuple[bytes, str]:
+    """Return a file's content and its digest, which is looked at before the content is in memory."""
     try:
-        return path.read_bytes()
+        with path.open("rb") as file:
+            signed = file.read(_SIGNED)
+            fits = _DIGEST.fullmatch(signed)
+            sha256 = hashlib.file_digest(file, "sha256").hexdigest() if fits else ""
+            if signed != f"{sha256}\n".encode():
+                raise _unreadable(path, "its sha256 does not fit its content")
+            file.seek(_SIGNED)
+            return file.read(), sha256
     except OSError as error:
         raise _unreadable(path, error) from None
 
 
-def _parsed(path: Path, data: bytes) -> tuple[Written, str]:
+def _parsed(path: Path) -> tuple[Written, str]:
     """Return a file's content and its digest."""
-    body = data[_SIGNED:]
-    sha256 = hashlib.sha256(body).hexdigest()
-    if data[:_SIGNED] != f"{sha256}\n".encode():
-        raise _unreadable(path, "its sha256 does not fit its content")
+    body, sha256 = _signed(path)
     head, _, arrays = body.partition(b"\n")
     try:
         facts = json.loads(head)

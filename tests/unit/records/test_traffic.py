@@ -86,9 +86,12 @@ def test_the_target_is_reached_at_the_first_evaluation_that_is_not_below_it() ->
     )
     # not in order, and the accuracy falls again afterwards
     scores = evaluation_table((4, 2.5, 0.8), (0, 0.0, 0.1), (2, 1.5, 0.75), (6, 3.5, 0.6))
-    assert traffic.to_target(scores, messages, 0.8) == traffic.Reached(4, 2.5, 12, 400)
-    assert traffic.to_target(scores, messages, 0.5) == traffic.Reached(2, 1.5, 12, 400)
-    assert traffic.to_target(scores, messages, 0.1) == traffic.Reached(0, 0.0, 0, 0)
+    for target, reached in (
+        (0.8, (4, 2.5, 12, 400)),
+        (0.5, (2, 1.5, 12, 400)),
+        (0.1, (0, 0.0, 0, 0)),
+    ):
+        assert traffic.to_target(scores, messages, target) == traffic.Reached(*reached)
     never = traffic.to_target(scores, messages, 0.81)
     assert not never
     assert all(math.isnan(x) for x in (never.round, never.time, never.up, never.down))
