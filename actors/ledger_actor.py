@@ -46,9 +46,9 @@ class LedgerActor(TransportPort):
         it.
         """
 
-    def address(self) -> TransportAddress | None:
-        """Return where this actor listens; None: it is called."""
-        return self._transport.address if self._transport else None
+    def address(self) -> TransportAddress:
+        """Return where this actor listens."""
+        return self._opened_transport().address
 
     def append(self, updates: Slice) -> None:
         """Add updates; they are written when this returns."""

@@ -15,7 +15,7 @@ import numpy as np
 
 from actors.remote import get, lost
 from actors.transport import frames
-from actors.transport.connection import Connection, connect
+from actors.transport.connection import Connection
 from actors.transport.sockets import MOST
 from raydpzv.errors import Lost, TransportError
 from raydpzv.ledger.entries import COLUMNS, Slice, frozen
@@ -65,8 +65,7 @@ class LedgerRange:
 
 
 class LedgerConnection:
-    """A connection to the ledger actor, opened when first used: a socket if the actor listens by
-    then, else calls.
+    """A connection to the ledger actor, which listens by the time of the first request.
 
     Raises Lost if the actor is, TransportError if the connection broke but the actor is not lost,
     Stalled, and whatever the ledger raises.
@@ -99,9 +98,7 @@ class LedgerConnection:
     def _opened(self) -> Connection:
         if self._connection is None:
             address = get(self._actor.address.remote(), self._timeout, "the ledger's address")
-            self._connection = connect(
-                self._actor, address, self._timeout, frames.request(frames.HELLO)
-            )
+            self._connection = Connection(address, self._timeout, frames.request(frames.HELLO))
         return self._connection
 
 

@@ -94,15 +94,10 @@ class ClientGroupActor(TaskPort):
         assert self._ledger is not None
         get(self._ledger.ready.remote(), self._timeout, "the ledger's greeting")
 
-    def run(
-        self, server: Any, origin: float, share: HostShare, lane: TransportAddress | None
-    ) -> None:
-        """Let the clients here live their own loops until the run is over (wall clock).
-
-        lane: where the server listens; None: it is called through Ray.
-        """
+    def run(self, origin: float, share: HostShare, server: TransportAddress) -> None:
+        """Let the clients here live their own loops until the run is over (wall clock)."""
         clock, timing = WallClock(origin), self._prepared.timing
-        with closing(HostConnection(server, lane, self._timeout, share.part)) as port:
+        with closing(HostConnection(server, self._timeout, share.part)) as port:
             self._loop = PullLoop(self._client_group, port, timing, clock, share)
             if not self._stopping.is_set():
                 self._loop.run()

@@ -94,9 +94,8 @@ def _begin(prepared: PreparedHorizontal, actor_set: _Hosts, folder: RunFolder | 
             path, fsync = folder.ledger if folder else None, prepared.spec.record.fsync
             opening = actor_set.ledger.open.remote(path, prepared.plan.header(), fsync)
             get(opening, timeout, "the ledger to open")
-            if prepared.spec.resources.lane != "ray":
-                peers = actor_set.server, *actor_set.pool.actors
-                open_transport(actor_set.ledger, peers, timeout, 2 * len(peers))
+            peers = actor_set.server, *actor_set.pool.actors
+            open_transport(actor_set.ledger, peers, timeout, 2 * len(peers))
         if checkpoint and (kept := own_models(checkpoint)):
             hosts = actor_set.pool.actors
             given = [
@@ -123,13 +122,12 @@ class _Driver(Driver):
     def __init__(self, prepared: PreparedHorizontal, actor_set: _Hosts, hooks: RunHooks) -> None:
         super().__init__(actor_set.server, hooks, prepared.spec)
         self._prepared, self._ledger, self._pool = prepared, actor_set.ledger, actor_set.pool
-        self._lane: TransportAddress | None = None
+        self._address: TransportAddress
         self._looking: Any | None = None
 
     def _work(self) -> None:
         hosts = self._pool.actors
-        if self._spec.resources.lane != "ray":
-            self._lane = open_transport(self._server, hosts, self._timeout, len(hosts))
+        self._address = open_transport(self._server, hosts, self._timeout, len(hosts))
         if self._spec.clock.kind == "virtual":
             self._hooks.callbacks.status(Status(stage=FIRST_EVALUATION))
             self._await(self._server.run_virtual.remote(self._pool))
@@ -194,7 +192,7 @@ class _Driver(Driver):
         share = HostShare(
             worker, len(actors), max(self._clock.now(), begins) if rejoins else begins
         )
-        return actors[worker].run.remote(self._server, self._clock.origin, share, self._lane)
+        return actors[worker].run.remote(self._clock.origin, share, self._address)
 
     def _look(self) -> None:
         """Let the server look at the model as soon as it is done with the last look."""

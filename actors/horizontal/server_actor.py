@@ -29,9 +29,9 @@ from raydpzv.sim.wall import EvaluationSchedule
 class HorizontalServerActor(ServerActor):
     """Plain class; `actors.horizontal.driver` wraps it.
 
-    Uploads are served in the threads of their sockets, or as calls in the default concurrency
-    group. Control calls have a group of their own and answer meanwhile. Looks at the model wait for
-    a host, in a third group. Checkpoints under the wall clock have a fourth.
+    Uploads are served in the threads of their sockets. Control calls have a concurrency group of
+    their own and answer meanwhile. Looks at the model wait for a host, in a third group.
+    Checkpoints under the wall clock have a fourth.
     """
 
     CONTROL = (*ServerActor.CONTROL, "note_loss")

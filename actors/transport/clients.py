@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from actors.transport import frames
-from actors.transport.connection import Connection, connect
+from actors.transport.connection import Connection
 from actors.transport.frames import EXCHANGE, FINISH, FIRST, HELLO, WAIT, TransportRequest
 from actors.transport.sockets import TransportAddress
 from raydpzv.errors import TransportError
@@ -22,25 +21,13 @@ class ClientConnection:
     server raises.
     """
 
-    def __init__(
-        self,
-        server: Any,
-        address: TransportAddress | None,
-        timeout: float,
-        *,
-        warm_up: bool = False,
-    ) -> None:
-        self._server, self._address, self._timeout, self._warm_up = (
-            server,
-            address,
-            timeout,
-            warm_up,
-        )
+    def __init__(self, server: TransportAddress, timeout: float, *, warm_up: bool = False) -> None:
+        self._server, self._timeout, self._warm_up = server, timeout, warm_up
         self._connections: dict[int, Connection] = {}
 
     def first(self, client: int) -> Answer:
         hello = frames.request(HELLO, client, warm_up=self._warm_up)
-        self._connections[client] = connect(self._server, self._address, self._timeout, hello)
+        self._connections[client] = Connection(self._server, self._timeout, hello)
         return self._ask(client, frames.request(FIRST))
 
     def exchange(self, upload: Upload, how: Activation, applied: float) -> Answer:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from actors.transport import frames, work
 from actors.transport.clients import check_size
-from actors.transport.connection import connect
+from actors.transport.connection import Connection
 from actors.transport.frames import EXCHANGE, HELLO, WAKE, TransportRequest
 from actors.transport.sockets import TransportAddress
 from raydpzv.errors import TransportError
@@ -22,10 +21,8 @@ class HostConnection:
     raises.
     """
 
-    def __init__(
-        self, server: Any, address: TransportAddress | None, timeout: float, host: int
-    ) -> None:
-        self._connection = connect(server, address, timeout, frames.request(HELLO, host))
+    def __init__(self, server: TransportAddress, timeout: float, host: int) -> None:
+        self._connection = Connection(server, timeout, frames.request(HELLO, host))
 
     def wake(self, client: int) -> Order | None:
         answer = self._connection.ask(

@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from actors.transport import frames
-from actors.transport.peers import CallPeers, Peers, SocketPeers
-from actors.transport.server import Conversation, Talk, TransportServer, reply
+from actors.transport.peers import SocketPeers
+from actors.transport.server import Talk, TransportServer
 from actors.transport.sockets import TransportAddress
 
 
 class TransportPort:
     """The calls by which peers reach an actor. talk: starts a conversation; timeout: of a frame
     that has started.
-
-    Peers ask in calls of Ray (`ask`), or on sockets once `open_transport` was called.
     """
 
     TRANSPORT_CALLS = ("close_transport",)
@@ -23,7 +20,6 @@ class TransportPort:
     def __init__(self, talk: Talk, timeout: float) -> None:
         self._talk, self._frame_timeout = talk, timeout
         self._transport: TransportServer | None = None
-        self._conversations: dict[str, Conversation] = {}
 
     def open_transport(self, host: str, secret: bytes, peers: int) -> TransportAddress:
         """Listen for `peers` sockets; host: of this machine, "" if no peer is on another. Raises
@@ -37,15 +33,11 @@ class TransportPort:
         if self._transport:
             self._transport.close()
 
-    def ask(self, connection: str, hello: bytes, frame: Sequence[bytes]) -> Sequence[bytes]:
-        """Answer a frame of a peer that calls; hello: its first frame, which names it."""
-        if connection not in self._conversations:
-            self._conversations[connection] = self._talk(frames.read_request(memoryview(hello)))
-        answer, _ = reply(self._conversations[connection], memoryview(b"".join(frame)))
-        return answer
-
-    def _peers(self, actors: Sequence[Any], timeout: float, party: str) -> Peers:
+    def _peers(self, actors: Sequence[Any], timeout: float, party: str) -> SocketPeers:
         """Return the actors on which this one orders; parameters as of `SocketPeers`."""
-        if self._transport:
-            return SocketPeers(self._transport, actors, timeout, party)
-        return CallPeers(actors, timeout)
+        return SocketPeers(self._opened_transport(), actors, timeout, party)
+
+    def _opened_transport(self) -> TransportServer:
+        if self._transport is None:
+            raise RuntimeError("this actor does not listen: open_transport comes first")
+        return self._transport

@@ -75,8 +75,7 @@ def listen(host: str, secret: bytes, peers: int = 0) -> tuple[socket.socket, Tra
         listener.listen(max(_BACKLOG, peers))
     except OSError as error:
         raise TransportError(
-            f"the server's actor cannot listen on {host or 'this machine'} ({error}); set "
-            'resources.lane = "ray"'
+            f"the server's actor cannot listen on {host or 'this machine'}: {error}"
         ) from None
     return listener, address
 

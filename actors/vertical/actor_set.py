@@ -45,8 +45,8 @@ def create(experiment: PreparedVertical, place: Place) -> ClientActors:
     factories, plan = experiment.clients, place.plan
     local = replace(experiment, clients=() if plan.actors else factories)
     role = VerticalServerActor
-    groups = {"ctl": role.CONTROL, "wait": role.WAITING, "keep": role.KEEPING}
-    bundles, threads = plan.bundles(), {"ctl": 1, "wait": len(factories), "keep": 1}
+    groups = {"ctl": role.CONTROL, "keep": role.KEEPING}
+    bundles, threads = plan.bundles(), {"ctl": 1, "keep": 1}
 
     def client(a: int, pasts: Any) -> tuple[Any, Any]:
         return start(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
@@ -60,34 +60,30 @@ class ClientActor(TaskPort):
         self._loops: dict[int, ClientLoop] = {}
         self._stopping = threading.Event()
 
-    def warm_up(
-        self, server: Any, timeout: float, lane: TransportAddress | None
-    ) -> dict[int, bytes]:
+    def warm_up(self, timeout: float, server: TransportAddress) -> dict[int, bytes]:
         """Let throw-away clients go through their first exchanges with the server's; return what
         they evaluate to.
         """
         roles = throw_away_clients(self._factories.values(), self._device)
         spec = next(iter(self._factories.values())).spec
-        with closing(ClientConnection(server, lane, timeout, warm_up=True)) as port:
+        with closing(ClientConnection(server, timeout, warm_up=True)) as port:
             loops = warm_up_loops(roles, port, spec)
             run_together(loops, lambda reason: _stop(loops))
         return {client: frames.dump_upload(role.evaluate()) for client, role in roles.items()}
 
     def run(
         self,
-        server: Any,
         timing: Timing,
         origin: float,
         timeout: float,
-        lane: TransportAddress | None,
+        server: TransportAddress,
         segment: SegmentStart,
     ) -> None:
         """Let every client here live its own loop until the run is over (wall clock).
 
-        lane: where the server listens; None: it is called through Ray. segment: that starts now, or
-        that the actor joins in the place of a lost one.
+        segment: that starts now, or that the actor joins in the place of a lost one.
         """
-        with closing(ClientConnection(server, lane, timeout)) as port:
+        with closing(ClientConnection(server, timeout)) as port:
             self._run(port, WallPace(timing, WallClock(origin), timeout), segment)
 
     def _task(self, frame: memoryview) -> Callable[[], Sequence[bytes]] | None:

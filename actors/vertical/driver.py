@@ -64,7 +64,7 @@ class _Driver(Driver):
         self._losses = hooks.restarts.count
         self._virtual: list[Any] = []
         self._unfinished = False
-        self._lane: TransportAddress | None = None
+        self._address: TransportAddress
 
     def _work(self) -> None:
         server, actors = self._server, self._actor_set.actors
@@ -73,9 +73,9 @@ class _Driver(Driver):
         begin = server.begin.remote(self._checkpoint, keeps=self._folder is not None)
         get(begin, self._timeout, "the server to begin")
         virtual = self._spec.clock.kind == "virtual"
-        if actors and self._spec.resources.lane != "ray":
+        if actors:
             peers = len(actors if virtual else self._actor_set.holder)
-            self._lane = open_transport(server, actors, self._timeout, peers)
+            self._address = open_transport(server, actors, self._timeout, peers)
         if virtual:
             self._hooks.callbacks.status(Status(stage=FIRST_EVALUATION))
             self._virtual = [server.run_virtual.remote(actors, self._actor_set.held)]
@@ -98,6 +98,7 @@ class _Driver(Driver):
                 self._timeout,
                 "the ledger to open",
             )
+            open_transport(actor_set.ledger, [self._server], self._timeout, 1)
             path = None
         keeping = self._server.keep.remote(path, header, actor_set.ledger)
         get(keeping, self._timeout, "the ledger to open")
@@ -171,9 +172,7 @@ class _Driver(Driver):
     def _run_loop(self, worker: int, *, rejoins: bool) -> Any:
         timing, origin = self._prepared.timing, self._clock.origin
         actor = self._actor_set.actors[worker]
-        return actor.run.remote(
-            self._server, timing, origin, self._timeout, self._lane, self._segment
-        )
+        return actor.run.remote(timing, origin, self._timeout, self._address, self._segment)
 
     def _keep_segment(self, *, due: bool = False) -> None:
         if self._folder is not None:
@@ -194,7 +193,7 @@ class _Driver(Driver):
         )
         try:
             get(server.open_warm_up.remote(clients), self._timeout, "the server's warm-up")
-            calls = [actor.warm_up.remote(server, self._timeout, self._lane) for actor in actors]
+            calls = [actor.warm_up.remote(self._timeout, self._address) for actor in actors]
             found = {
                 client: upload
                 for uploads in get(calls, self._timeout, "the clients' warm-up")
@@ -277,7 +276,7 @@ class _Driver(Driver):
         new = self._actor_set.replace(worker, self._server.pasts.remote(worker, held))
         # not waited for: the others continue meanwhile, and this one starts when it is ready
         self._server.open_warm_up.remote(held)
-        new.warm_up.remote(self._server, self._timeout, self._lane)
+        new.warm_up.remote(self._timeout, self._address)
         self._start_loop(worker, rejoins=True)
 
     def _may_replace(self) -> bool:

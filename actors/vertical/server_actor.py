@@ -39,14 +39,12 @@ from raydpzv.wire.messages import Start
 class VerticalServerActor(ServerActor):
     """Plain class; `actors.vertical.driver` wraps it.
 
-    Uploads are served one at a time. Each runs in the thread of its socket, or as a call in a
-    concurrency group with a thread for each client, since a call may wait for a barrier. Control
-    calls have a group of their own and answer while a service or the virtual loop runs. Checkpoints
-    under the wall clock wait for clients, in a fourth group.
+    Uploads are served one at a time, each in the thread of its socket. Control calls have a
+    concurrency group of their own and answer while a service or the virtual loop runs. Checkpoints
+    under the wall clock wait for clients, in a third group.
     """
 
     CONTROL = (*ServerActor.CONTROL, "evaluate", "wanted", "bring", "facts", "leave")
-    WAITING = ("ask",)
     core: VerticalCore
 
     def __init__(self, prepared: PreparedVertical, gpus: float) -> None:

@@ -335,10 +335,6 @@ class ResourcesSection(Section):
     """Seconds to wait for one piece of work; who has not answered by then is given up, as if lost
     (see `restarts`).
     """
-    lane: Literal["auto", "socket", "ray"] = "auto"
-    """How messages travel between client actors and server: sockets ("auto" too), or calls of
-    Ray.
-    """
     restarts: Annotated[int, Field(ge=0)] = 3
     """Actors that may be lost and made again before the run fails; 0: none. Clients of dpzv come
     back from the ledger; after other losses a run continues from its last checkpoint, under the

@@ -181,8 +181,6 @@ class HorizontalResourcesSection(Section):
     """Seconds to wait for one piece of work; who has not answered by then is given up, as if lost
     (see `restarts`).
     """
-    lane: Literal["auto", "socket", "ray"] = "auto"
-    """How messages travel between hosts and server: sockets ("auto" too), or calls of Ray."""
     restarts: Annotated[int, Field(ge=0, le=1000)] = 3
     """Actors that may be lost and made again before the run fails; 0: none. Hosts are replaced;
     after a loss of server or ledger a run continues from its last checkpoint, under the wall clock

@@ -56,6 +56,7 @@ def answer_at_once(monkeypatch: pytest.MonkeyPatch, room: str, looks: int) -> No
     monkeypatch.setattr(ray, "get", lambda reference: reference)
     for place in ("actors.driver.get", f"actors.{room}.driver.get"):
         monkeypatch.setattr(place, lambda reference, timeout, what: reference)
+    monkeypatch.setattr(f"actors.{room}.driver.open_transport", lambda *given: "address")
     monkeypatch.setattr("actors.driver.offsets", lambda server, parties: [])
 
 

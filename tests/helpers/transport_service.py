@@ -1,31 +1,24 @@
-"""Actors that answer or do tasks in this process, as the server's or a client's actor, on sockets
-and by calls.
-"""
+"""Actors that answer on sockets, or do tasks on sockets and by calls, in this process."""
 
 import threading
 from contextlib import contextmanager, suppress
 from types import SimpleNamespace
 
-from actors.transport import connection, peers
+from actors.transport import peers
 from actors.transport.peers import CallPeers, SocketPeers, TaskPort
 from actors.transport.port import TransportPort
 from actors.transport.server import TransportServer
 from raydpzv.errors import TransportError
-from tests.helpers.actors_here import Here
 
 SECRET = b"k" * 32
 KINDS = ("socket", "call")
 
 
 @contextmanager
-def served(kind, talk, monkeypatch, timeout=2.0):
-    """Yield what a connection to an answering actor is made of: its handle, and its address if it
-    listens.
-    """
-    monkeypatch.setattr(connection, "get", lambda answer, timeout, awaited: answer)
+def served(talk, timeout=2.0):
+    """Yield the address of an answering actor."""
     port = TransportPort(talk, timeout)
-    address = port.open_transport("", SECRET, peers=4) if kind == "socket" else None
-    yield Here(port), address
+    yield port.open_transport("", SECRET, peers=4)
     port.close_transport()
 
 

@@ -150,8 +150,6 @@ COMMON = {
     "record.flush": Change("1e-9", watch=("parts",)),
     "record.checkpoint": Change("1e-9", watch=("checkpoints",)),
     "record.checkpoint_updates": Change("2", watch=("checkpoints",)),
-    # which of the two a run on actors takes: tests/integration/ray/test_runner_contract.py
-    "resources.lane": Change('"socket"', refused="resources.lane: wanted"),
     # what Ray makes of it: tests/integration/ray/test_reservation.py
     "resources.placement": Change('"spread"', watch=("plan",)),
     "resources.placement_timeout": Change("60.0", watch=("plan",)),

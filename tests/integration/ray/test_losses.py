@@ -206,11 +206,9 @@ def test_a_run_whose_checkpoint_contradicts_its_ledger_resumes_before_it(tmp_pat
 
 
 def test_losses_beyond_the_limit_end_the_run(small, killing, tmp_path, monkeypatch):
-    """Here orders are calls, and the server's machine is not that of the run folder, where the
-    ledger is kept.
-    """
+    """Here the server's machine is not that of the run folder, where the ledger is kept."""
     monkeypatch.setattr("actors.vertical.driver._here", lambda: "another machine")
-    spec = small("resources.client_actors=1", "resources.restarts=1", "resources.lane=ray")
+    spec = small("resources.client_actors=1", "resources.restarts=1")
     with pytest.raises(RunError, match="an actor was lost"):
         run_prepared(
             killing(spec, {2: "process"}, calls=16, times=2), tmp_path / "run", runner="ray"

@@ -18,7 +18,6 @@ import pytest
 import raydpzv
 import scenarios
 from actors.remote import get
-from raydpzv.errors import SpecError
 from raydpzv.experiment.horizontal import PreparedHorizontal
 from raydpzv.experiment.parties import ClientFactory
 from raydpzv.experiment.prepare import prepare
@@ -37,7 +36,6 @@ from tests.helpers.struck_hosts import Gated, StruckServerOfHosts, as_kind, mort
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_session")]
 
-SOCKET, CALLS = (), ("resources.lane=ray",)
 ACTORS, HOSTS = "resources.client_actors=2", "resources.hosts=2"
 ROWS = (
     "data.train_rows=150",
@@ -152,31 +150,31 @@ def assert_same(found, whole, *, but_faults=False):
 
 
 VIRTUAL = {
-    "vertical, socket, delays": (changed(DPZV, *DELAYS), SOCKET),
+    "vertical, delays": (changed(DPZV, *DELAYS), ()),
     "vertical, in the server's process": (changed(DPZV, *DELAYS), ("resources.client_actors=0",)),
-    "vertical, socket, queries": (changed(VAFL, "method.max_delay=8"), (ACTORS,)),
-    "vertical, calls, requests": (changed(VAFL, "method.query_first=true"), (ACTORS, *CALLS)),
-    "vertical, socket, compressed": (changed(VAFL, *CZOFO), ("resources.client_actors=1",)),
-    "horizontal, socket, rounds": (DECOMFL, ("resources.hosts=3",)),
-    "horizontal, calls, clients that pull": (changed(DECOMFL, *PULLS), (HOSTS, *CALLS)),
-    "horizontal, calls, bits, 4 hosts": (
+    "vertical, queries": (changed(VAFL, "method.max_delay=8"), (ACTORS,)),
+    "vertical, requests": (changed(VAFL, "method.query_first=true"), (ACTORS,)),
+    "vertical, compressed": (changed(VAFL, *CZOFO), ("resources.client_actors=1",)),
+    "horizontal, rounds": (DECOMFL, ("resources.hosts=3",)),
+    "horizontal, clients that pull": (changed(DECOMFL, *PULLS), (HOSTS,)),
+    "horizontal, bits, 4 hosts": (
         changed(DECOMFL, "method.name=feedsign"),
-        ("resources.hosts=4", *CALLS),
+        ("resources.hosts=4",),
     ),
-    "horizontal, calls, a pool of seeds": (
+    "horizontal, a pool of seeds": (
         changed(DECOMFL, "method.name=fedkseed", "method.pool=64"),
-        (HOSTS, *CALLS),
+        (HOSTS,),
     ),
-    "horizontal, socket, normalised steps, 1 host": (
+    "horizontal, normalised steps, 1 host": (
         changed(DECOMFL, "method.name=fzoo"),
         ("resources.hosts=1",),
     ),
-    "horizontal, calls, weights": (fedavg, (HOSTS, *CALLS)),
-    "horizontal, socket, products": (
+    "horizontal, weights": (fedavg, (HOSTS,)),
+    "horizontal, products": (
         changed(DECOMFL, *PRODUCTS, "method.perturbations=4", "model.hidden=[300]"),
         (HOSTS,),
     ),
-    "vertical, socket, products": (changed(DPZV, *PRODUCTS, "model.hidden=[1200]"), (ACTORS,)),
+    "vertical, products": (changed(DPZV, *PRODUCTS, "model.hidden=[1200]"), (ACTORS,)),
 }
 
 
@@ -189,7 +187,7 @@ def test_a_run_has_the_bits_of_one_process(row):
     found = run_prepared(prepared, runner="ray")
     assert_same(found, scenarios.run(spec_of(case)))
     assert found.summary["updates"] > 5
-    if row == "horizontal, socket, rounds":
+    if row == "horizontal, rounds":
         facts = found.summary["ray"]
         # one message to each host a round; one range for each but in round 1, and at most one for
         # each evaluation
@@ -198,12 +196,12 @@ def test_a_run_has_the_bits_of_one_process(row):
 
 
 STOPPED = {
-    "vertical, socket": (changed(DPZV, *DELAYS, "budget.updates=200"), (ACTORS,)),
-    "vertical, calls": (
+    "vertical": (changed(DPZV, *DELAYS, "budget.updates=200"), (ACTORS,)),
+    "vertical, torch": (
         changed(VAFL, "budget.updates=200", "model.engine=torch"),
-        ("resources.client_actors=1", *CALLS),
+        ("resources.client_actors=1",),
     ),
-    "horizontal, socket": (changed(DECOMFL, "budget.updates=90", "record.snapshots=60"), (HOSTS,)),
+    "horizontal": (changed(DECOMFL, "budget.updates=90", "record.snapshots=60"), (HOSTS,)),
 }
 
 
@@ -235,10 +233,9 @@ def test_a_stopped_run_resumes_on_the_other_runner_to_the_same_bits(row, tmp_pat
 
 
 KILLED = {
-    "vertical, socket": (changed(DPZV, *DELAYS, "method.perturbations=2"), (ACTORS,), 2),
-    "vertical, calls": (DPZV, (ACTORS, *CALLS), 1),
-    "horizontal, socket": (DECOMFL, (HOSTS,), 1),
-    "horizontal, calls, clients that pull": (changed(DECOMFL, *PULLS), (HOSTS, *CALLS), 1),
+    "vertical": (changed(DPZV, *DELAYS, "method.perturbations=2"), (ACTORS,), 2),
+    "horizontal": (DECOMFL, (HOSTS,), 1),
+    "horizontal, clients that pull": (changed(DECOMFL, *PULLS), (HOSTS,), 1),
 }
 
 
@@ -295,18 +292,18 @@ LIVE_HOSTS = (
     HOSTS,
 )
 WALL = {
-    "vertical, socket, scalars": (changed(DPZV, *LIVE), (ACTORS,)),
-    "vertical, socket, noise by the clients": (changed(VAFL, *LIVE, *NOISE), (ACTORS,)),
-    "vertical, socket, queries": (changed(VAFL, *LIVE, "method.max_delay=8"), (ACTORS,)),
-    "vertical, calls, requests": (
+    "vertical, scalars": (changed(DPZV, *LIVE), (ACTORS,)),
+    "vertical, noise by the clients": (changed(VAFL, *LIVE, *NOISE), (ACTORS,)),
+    "vertical, queries": (changed(VAFL, *LIVE, "method.max_delay=8"), (ACTORS,)),
+    "vertical, requests": (
         changed(VAFL, *LIVE, "method.query_first=true"),
-        (ACTORS, *CALLS),
+        (ACTORS,),
     ),
-    "vertical, calls, a barrier": (
+    "vertical, a barrier": (
         changed(VAFL, *LIVE, "method.synchrony=t-synchronous", "method.wait_for=2"),
-        ("resources.client_actors=1", *CALLS),
+        ("resources.client_actors=1",),
     ),
-    "horizontal, calls": (("decomfl_async", LIVE_HOSTS), CALLS),
+    "horizontal": (("decomfl_async", LIVE_HOSTS), ()),
 }
 
 
@@ -361,7 +358,7 @@ class SlowlyScored:
 
 
 @pytest.mark.parametrize("runner", ["local", "ray"])
-@pytest.mark.parametrize("row", ["vertical, socket, scalars", "horizontal, calls"])
+@pytest.mark.parametrize("row", ["vertical, scalars", "horizontal"])
 def test_nothing_is_served_before_a_live_run_is_first_evaluated(row, runner, monkeypatch):
     monkeypatch.setattr("actors.driver.HEAD_START", 0.0)
     monkeypatch.setattr("raydpzv.experiment.local_session.HEAD_START", 0.0)
@@ -418,11 +415,11 @@ def check_steps(services):
 
 LIVE_LONG = ("budget.updates=240", "evaluate.every=60", "record.checkpoint_updates=20")
 LOST_SERVERS = {
-    "vertical, socket": (changed(DPZV, *LIVE, *LIVE_LONG), (ACTORS,)),
-    "horizontal, calls, users": (
+    "vertical": (changed(DPZV, *LIVE, *LIVE_LONG), (ACTORS,)),
+    "horizontal, users": (
         lambda *more: small("asynchronous", "clock.kind=wall", "arrivals.rate=40", "clock.compute=0.002",
                             "network.latency=0", *LIVE_LONG, *more),
-        (HOSTS, *CALLS),
+        (HOSTS,),
     ),
 }  # fmt: skip
 
@@ -482,9 +479,3 @@ def test_machines_that_differ_talk_over_tcp(tmp_path, monkeypatch):
     monkeypatch.setattr("actors.vertical.driver.open_transport", opened)
     spec = spec_of(changed(DPZV, *LIVE), ACTORS)
     check_live(scenarios.run(spec, tmp_path / "run", runner="ray"), tmp_path / "run", 120)
-
-
-def test_sockets_are_refused_where_there_are_no_actors(tmp_path):
-    with pytest.raises(SpecError, match=r'resources\.lane: wanted "auto" or "ray" with the local'):
-        scenarios.run(spec_of(DPZV, "resources.lane=socket"), tmp_path / "run")
-    assert not (tmp_path / "run").exists()

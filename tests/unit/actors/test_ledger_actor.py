@@ -1,7 +1,7 @@
 """The server's ledger on Ray: trimmed here and at the ledger actor, whose log on disk has the
 trimmed updates.
 
-The actor is the plain class in this process, asked by calls or on a socket.
+The actor is the plain class in this process, asked on a socket.
 """
 
 import struct
@@ -14,7 +14,7 @@ import pytest
 from actors.ledger_actor import LedgerActor, RelayedLedger
 from actors.ledger_connection import LedgerRange
 from actors.transport import frames
-from actors.transport.connection import connect
+from actors.transport.connection import Connection
 from raydpzv.errors import InputError, Lost, RunError, TransportError
 from raydpzv.ledger.entries import Slice
 from raydpzv.ledger.header import Header
@@ -50,17 +50,15 @@ class Called(Here):
 
 @pytest.fixture(autouse=True)
 def _results_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("actors.ledger_connection", "actors.transport.connection"):
-        monkeypatch.setattr(f"{module}.get", lambda reference, timeout, awaited: reference)
+    monkeypatch.setattr(
+        "actors.ledger_connection.get", lambda reference, timeout, awaited: reference
+    )
 
 
-def relayed(
-    path: Path | None, header: Header = HEADER, *, listens: bool = False
-) -> tuple[RelayedLedger, Called]:
+def relayed(path: Path | None, header: Header = HEADER) -> tuple[RelayedLedger, Called]:
     actor = Actor()
     actor.open(path, header, False)
-    if listens:
-        actor.open_transport("", b"k" * 32, 3)
+    actor.open_transport("", b"k" * 32, 3)
     handle = Called(actor)
     ledger = RelayedLedger(handle, header, 2.0)
     ledger.adopt()
@@ -105,9 +103,8 @@ def test_a_trimmed_range_is_the_actors_and_any_other_is_answered_here(tmp_path: 
     handle.actor.close()
 
 
-@pytest.mark.parametrize("listens", [False, True], ids=["calls", "socket"])
-def test_a_host_gets_trimmed_ranges_too(tmp_path: Path, *, listens: bool) -> None:
-    ledger, handle = relayed(tmp_path / "ledger", listens=listens)
+def test_a_host_gets_trimmed_ranges_too(tmp_path: Path) -> None:
+    ledger, handle = relayed(tmp_path / "ledger")
     fill(ledger, 60)
     assert (there(handle).version, there(handle).digest) == (60, ledger.digest)
     ledger.trim(50)
@@ -179,7 +176,7 @@ def test_the_server_trims_where_there_is_a_log_and_a_late_replica_has_the_same_b
 @pytest.fixture
 def lined(tmp_path: Path) -> Iterator[tuple[RelayedLedger, Called]]:
     """The server's ledger and the handle of an actor that listens."""
-    ledger, handle = relayed(tmp_path / "ledger", listens=True)
+    ledger, handle = relayed(tmp_path / "ledger")
     yield ledger, handle
     handle.actor.close()
 
@@ -218,7 +215,7 @@ def test_other_bytes_end_their_senders_connection_alone(
     ledger, handle = lined
     fill(ledger, 2)
     for frame in (b"", bytes(8), struct.pack("<Bqq", 9, 0, 1)):
-        connection = connect(handle, handle.actor.address(), 2.0, frames.request(frames.HELLO))
+        connection = Connection(handle.actor.address(), 2.0, frames.request(frames.HELLO))
         with pytest.raises(TransportError, match="ledger"):
             frames.read_answer(connection.ask((frame,), "an answer"))
         connection.close()

@@ -49,7 +49,7 @@ WAITS = {
 
 WALL = (
     "digits_users_async",
-    [*SMALL, *PRIVATE, "clock.kind=wall", "arrivals.rate=200", "resources.lane=ray"],
+    [*SMALL, *PRIVATE, "clock.kind=wall", "arrivals.rate=200"],
 )
 
 STEPS = (
@@ -140,7 +140,7 @@ def test_a_segment_begins_where_the_server_says_with_a_checkpoint_and_ends_with_
     assert server.asked("bring_segment") == [[hosts[0]]], "where the model is seen"
     begins = math.nextafter(12.5, math.inf) if number > 1 else 0.0
     for host, actor in enumerate(hosts):
-        assert actor.asked("run") == [[server, origin, HostShare(host, 2, begins), None]]
+        assert actor.asked("run") == [[origin, HostShare(host, 2, begins), "address"]]
         assert len(actor.asked("stop")) == 1
     first = order.index("server.keep_segment")
     warmed = ["server.warm_up", "host 0.warm_up", "host 1.warm_up"]

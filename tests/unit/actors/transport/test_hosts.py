@@ -5,13 +5,13 @@ import numpy as np
 import pytest
 
 from actors.transport import frames
-from actors.transport.connection import connect
+from actors.transport.connection import Connection
 from actors.transport.hosts import HostConnection, HostConversation
 from raydpzv.errors import Diverged, Stalled, TransportError
 from raydpzv.methods.roles import Order, Upload
 from raydpzv.sim.interfaces import Activation
 from raydpzv.wire.seeds import CatchUp, Scalars
-from tests.helpers.transport_service import KINDS, served
+from tests.helpers.transport_service import served
 
 HOW = Activation(1.0, 1.25, True, 1.5)
 
@@ -38,17 +38,15 @@ def service(request):
     return Service(request.param)
 
 
-@pytest.fixture(params=KINDS)
-def reached(request, service, monkeypatch):
-    with served(
-        request.param, partial(HostConversation, service, service.separate), monkeypatch
-    ) as made:
+@pytest.fixture
+def reached(service):
+    with served(partial(HostConversation, service, service.separate)) as made:
         yield made
 
 
 @pytest.fixture
 def connection(reached):
-    connection = HostConnection(*reached, 2.0, 0)
+    connection = HostConnection(reached, 2.0, 0)
     yield connection
     connection.close()
 
@@ -91,33 +89,30 @@ def test_the_servers_error_is_raised_at_the_host_and_the_connection_stays(servic
 def test_a_host_that_breaks_the_protocol_harms_itself_alone(
     reached, connection, service, given, match
 ):
-    other = HostConnection(*reached, 2.0, 1)
+    other = HostConnection(reached, 2.0, 1)
     connection.wake(1)
     with pytest.raises(TransportError, match=match):
         connection.exchange(given, HOW)
     assert service.calls == []
-    if reached[1]:
-        with pytest.raises(TransportError):
-            connection.wake(1)
+    with pytest.raises(TransportError):
+        connection.wake(1)
     assert other.wake(1).client == 1
     other.close()
 
 
 def test_a_vertical_client_is_refused(reached, connection):
-    wrong = connect(*reached, 2.0, frames.request(frames.HELLO))
+    wrong = Connection(reached, 2.0, frames.request(frames.HELLO))
     with pytest.raises(TransportError, match="a host sent a request of kind"):
         frames.read_answer(wrong.ask(frames.request(frames.FIRST), "an answer"))
     wrong.close()
     assert connection.wake(0).client == 0
 
 
-def test_a_slow_server_is_a_stall_that_names_the_client(service, monkeypatch):
+def test_a_slow_server_is_a_stall_that_names_the_client(service):
     hold = threading.Event()
     service.wake = lambda client: hold.wait(5) and None
-    with served(
-        "socket", partial(HostConversation, service, service.separate), monkeypatch
-    ) as made:
-        slow = HostConnection(*made, 0.1, 0)
+    with served(partial(HostConversation, service, service.separate)) as made:
+        slow = HostConnection(made, 0.1, 0)
         with pytest.raises(
             Stalled, match=r"waited 0.1 s for the server's answer to client 3; raise resou"
         ):

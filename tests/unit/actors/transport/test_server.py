@@ -32,7 +32,7 @@ def server(service):
 
 @pytest.fixture
 def connection(server):
-    connection = ClientConnection(None, server.address, 2.0)
+    connection = ClientConnection(server.address, 2.0)
     yield connection
     connection.close()
 
@@ -90,7 +90,7 @@ def test_a_flood_of_strangers_takes_a_few_threads_and_no_actors_place(server, se
     assert opened[0].recv(100) is not None
     assert opened[0].recv(100) == b""
     assert connection.exchange(upload(), HOW, 0.0).order is not None
-    late = ClientConnection(None, server.address, 2.0)
+    late = ClientConnection(server.address, 2.0)
     assert late.first(1).order is not None
     opened += strangers(server.address, MOST_STRANGERS)
     opened[-1].recv(4)
@@ -114,7 +114,7 @@ def test_connections_of_other_users_are_hung_up_on_before_those_of_actors(servic
         idle[-1].recv(40)
     ended = [hung_up_on(end) for end in idle]
     assert ended == [True, True, True, False, False, True, False, False]
-    late = ClientConnection(None, server.address, 2.0)
+    late = ClientConnection(server.address, 2.0)
     monkeypatch.setattr(module, "from_another_user", lambda connected: False)
     assert late.first(1).order is not None
     late.close()
@@ -155,7 +155,7 @@ def test_500_clients_that_connect_at_once_are_all_served(
     together, failed, connections = threading.Barrier(500), [], []
 
     def live(client):
-        connection = ClientConnection(None, server.address, 20.0)
+        connection = ClientConnection(server.address, 20.0)
         connections.append(connection)
         together.wait(20)
         try:
@@ -204,4 +204,4 @@ def test_a_closed_server_ends_every_connection(server, connection):
     with pytest.raises(TransportError):
         connection.exchange(upload(), HOW, 0.0)
     with pytest.raises(TransportError, match="no connection to"):
-        ClientConnection(None, server.address, 1.0).first(0)
+        ClientConnection(server.address, 1.0).first(0)

@@ -20,7 +20,6 @@ from raydpzv.ledger.ledger import Ledger
 from raydpzv.methods.roles import Upload
 from raydpzv.methods.vertical.dpzv import DpzvServer
 from raydpzv.sim.wall import ClientLoop, ClientStart, SegmentStart
-from tests.helpers.actors_here import Here
 
 SEGMENT = SegmentStart(2, 12.5, 40, {0: 11, 2: 7})
 
@@ -49,7 +48,7 @@ def loops(monkeypatch: pytest.MonkeyPatch) -> dict[int, tuple[float, int]]:
 
 def run(actor: module.ClientActor, prepared: PreparedVertical, segment: SegmentStart) -> None:
     server: Any = None
-    actor.run(server, prepared.timing, time.time() - 20.0, 5.0, None, segment)  # noqa: TID251
+    actor.run(prepared.timing, time.time() - 20.0, 5.0, server, segment)  # noqa: TID251
 
 
 @pytest.mark.parametrize("number", [1, 2])
@@ -95,7 +94,6 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("actors.device.claim_device", lambda gpus: "cpu")
     monkeypatch.setattr(client_actor, "claim_device", lambda gpus: "cpu")
     monkeypatch.setattr("actors.server_actor.claim_device", lambda gpus: "cpu")
-    monkeypatch.setattr("actors.transport.connection.get", lambda found, timeout, awaited: found)
 
 
 @pytest.mark.usefixtures("here")
@@ -110,8 +108,9 @@ def test_a_warm_up_leaves_the_actors_parties_and_records_as_they_were() -> None:
     client = client_actor.ClientActor(experiment.clients, 0.0)
     before = server.parameters().tobytes(), [client.parameters(m).tobytes() for m in range(4)]
     server.open_warm_up(range(4))
-    uploads = client.warm_up(Here(server), 60.0, None)
+    uploads = client.warm_up(60.0, server.open_transport("", b"k" * 32, 4))
     server.close_warm_up([uploads[m] for m in range(4)])
+    server.close_transport()
     assert before == (
         server.parameters().tobytes(),
         [client.parameters(m).tobytes() for m in range(4)],
@@ -134,7 +133,8 @@ def test_a_replaced_actors_warm_up_touches_nothing_of_the_run_that_continues() -
     server.open_wall(0.0)
     server.open_warm_up([2])
     client = client_actor.ClientActor([experiment.clients[2]], 0.0)
-    assert client.warm_up(Here(server), 60.0, None).keys() == {2}
+    assert client.warm_up(60.0, server.open_transport("", b"k" * 32, 4)).keys() == {2}
+    server.close_transport()
     assert server.status().uploads == 0
     assert server.first(2).order is not None  # the run's own first order is still there
     with pytest.raises(RuntimeError, match="open_warm_up comes first"):
@@ -153,8 +153,10 @@ def test_a_warm_up_that_fails_in_the_server_ends_for_all_clients(
     server = VerticalServerActor(experiment, 0.0)
     server.open_warm_up(range(4))
     client = client_actor.ClientActor(experiment.clients[:1], 0.0)
+    address = server.open_transport("", b"k" * 32, 4)
     with pytest.raises(Diverged):
-        client.warm_up(Here(server), 60.0, None)
+        client.warm_up(60.0, address)
+    server.close_transport()
     assert server.connection(True).first(3).over  # the others learn that it is over
 
 

@@ -42,9 +42,7 @@ HELD = ((0, 2), (1, 3))
 @pytest.fixture(scope="module")
 def prepared() -> PreparedVertical:
     small = ("data.train_rows=150", "data.test_rows=40", "privacy.mode=none", "clock.kind=wall")
-    return prepare_vertical(
-        scenarios.load("vafl", [*small, "resources.lane=ray", "evaluate.every=20"])
-    )
+    return prepare_vertical(scenarios.load("vafl", [*small, "evaluate.every=20"]))
 
 
 def run(
@@ -100,7 +98,7 @@ def test_a_segment_begins_where_the_server_says_with_a_checkpoint_and_ends_with_
     assert server.asked("bring_segment") == [[clients, HELD]]
     for actor in clients:
         timeout = prepared.spec.resources.timeout
-        assert actor.asked("run") == [[server, prepared.timing, origin, timeout, None, leg]]
+        assert actor.asked("run") == [[prepared.timing, origin, timeout, "address", leg]]
         assert len(actor.asked("stop")) == 1
     holders = {0: clients[0], 2: clients[0], 1: clients[1], 3: clients[1]}
     assert server.asked("keep_segment")[0] == [holders, ("due", True)]
