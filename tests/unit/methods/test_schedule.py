@@ -12,14 +12,17 @@ def test_a_change_holds_from_its_round_on():
     assert lr.times(4.0) == Schedule(4.0, ((3, 8.0), (5, 2.0)))
 
 
-def test_the_settings_that_may_change_are_those_with_changes_beside_them():
-    def of(name):
-        return scheduled(METHODS[name].config())
-
-    assert of("dpzv") == ["server_lr", "lr"]
-    assert of("frozen") == ["server_lr"]
-    assert of("decomfl") == ["perturbations", "lr"]
-    assert of("fedavg") == []
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("dpzv", ["server_lr", "lr"]),
+        ("frozen", ["server_lr"]),
+        ("decomfl", ["perturbations", "lr"]),
+        ("fedavg", []),
+    ],
+)
+def test_the_settings_that_may_change_are_those_with_changes_beside_them(name, settings):
+    assert scheduled(METHODS[name].config()) == settings
 
 
 def test_a_setting_without_changes_stays_and_one_with_them_changes():

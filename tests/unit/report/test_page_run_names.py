@@ -1,5 +1,7 @@
 from typing import Any
 
+import pytest
+
 from raydpzv.report.page import labels
 
 
@@ -7,12 +9,20 @@ def runs(*triples: tuple[str, str, int]) -> list[dict[str, Any]]:
     return [dict(zip(("method", "scenario", "seed"), t, strict=True)) for t in triples]
 
 
-def test_labels_say_what_differs() -> None:
-    assert labels(runs(("dpzv", "a", 1), ("vafl", "a", 2))) == ["dpzv", "vafl"]
-    assert labels(runs(("dpzv", "a", 1), ("dpzv", "a", 2))) == ["dpzv, seed 1", "dpzv, seed 2"]
-    assert labels(runs(("dpzv", "a", 1), ("dpzv", "b", 1))) == ["dpzv, a", "dpzv, b"]
-    assert labels(runs(("frozen", "frozen", 1), ("frozen", "b", 1))) == ["frozen", "frozen, b"]
-    assert labels(runs(("dpzv", "a", 1), ("dpzv", "a", 1))) == ["dpzv, run 1", "dpzv, run 2"]
+@pytest.mark.parametrize(
+    ("first", "second", "said"),
+    [
+        (("dpzv", "a", 1), ("vafl", "a", 2), ["dpzv", "vafl"]),
+        (("dpzv", "a", 1), ("dpzv", "a", 2), ["dpzv, seed 1", "dpzv, seed 2"]),
+        (("dpzv", "a", 1), ("dpzv", "b", 1), ["dpzv, a", "dpzv, b"]),
+        (("frozen", "frozen", 1), ("frozen", "b", 1), ["frozen", "frozen, b"]),
+        (("dpzv", "a", 1), ("dpzv", "a", 1), ["dpzv, run 1", "dpzv, run 2"]),
+    ],
+)
+def test_labels_say_what_differs(
+    first: tuple[str, str, int], second: tuple[str, str, int], said: list[str]
+) -> None:
+    assert labels(runs(first, second)) == said
 
 
 def test_only_runs_of_the_same_method_need_more_than_its_name() -> None:

@@ -90,20 +90,31 @@ def test_a_claim_is_never_printed_without_its_terms() -> None:
         assert claim_words.standing(claim) in line
 
 
-def test_standing_tells_proved_from_claimed_and_from_nothing() -> None:
-    assert claim_words.standing(PROVED) == "proved"
-    assert claim_words.standing(PROVED | {"holds": False}) == "claimed, not proved"
-    assert claim_words.standing(PROVED | {"epsilon": 10.01}) == "no useful ε"
-    assert claim_words.standing(PROVED | {"epsilon": "infinity"}) == "nothing proved"
+@pytest.mark.parametrize(
+    ("change", "standing"),
+    [
+        ({}, "proved"),
+        ({"holds": False}, "claimed, not proved"),
+        ({"epsilon": 10.01}, "no useful ε"),
+        ({"epsilon": "infinity"}, "nothing proved"),
+    ],
+)
+def test_standing_tells_proved_from_claimed_and_from_nothing(
+    change: dict[str, Any], standing: str
+) -> None:
+    assert claim_words.standing(PROVED | change) == standing
 
 
 def test_the_claim_behind_a_series_is_the_nearest_of_its_adversary() -> None:
     def behind(adversary: str, last: float) -> Any:
         return (claim_words.claim_behind(CLAIMS, adversary, last) or {}).get("epsilon")
 
-    assert behind("client", 8.0) == 8.25
-    assert behind("client", 3.0) == 3.75
-    assert behind("paper", 8.0) == 1.0
+    for adversary, last, epsilon in (
+        ("client", 8.0, 8.25),
+        ("client", 3.0, 3.75),
+        ("paper", 8.0, 1.0),
+    ):
+        assert behind(adversary, last) == epsilon
     assert claim_words.claim_behind([PROVED | {"holds": False}], "client", 8.0) is None
 
 
@@ -289,11 +300,14 @@ def test_asynchronous_updates_have_lag_lateness_and_pulls() -> None:
     run = prepared(lag=5, pause=0.5)
     stale = run.summary["staleness"] | {"pulled_share": 0.25, "late_share": 0.125}
     said, lag = rows(run, staleness=stale), run.rows["sync"].column("lag").to_numpy()
-    assert said["lag"] == f"mean {lag.mean():.4g}, max {lag.max()} updates"
-    assert said["late"] == "12.50 % of the activations"
-    assert said["model pulled"] == "25.00 % of the activations"
-    assert said["updates per simulated second"] == "2"
-    assert said["simulated time"] == "30 s"
+    expected = {
+        "lag": f"mean {lag.mean():.4g}, max {lag.max()} updates",
+        "late": "12.50 % of the activations",
+        "model pulled": "25.00 % of the activations",
+        "updates per simulated second": "2",
+        "simulated time": "30 s",
+    }
+    assert {name: said[name] for name in expected} == expected
 
 
 def test_a_clock_that_stands_still_has_no_throughput() -> None:

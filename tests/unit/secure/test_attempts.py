@@ -11,10 +11,14 @@ FIRST = Attempt(1, 0, (0, 1, 2))
 FIRST_VALUES = np.zeros(4, np.int64)
 
 
-def test_the_next_attempt_is_without_those_who_failed_while_enough_are_left() -> None:
-    assert FIRST.again([1], least=2) == Attempt(1, 1, (0, 2))
-    assert FIRST.again([0, 1], least=2) == Attempt(1, 1, (0, 1, 2))
-    assert FIRST.again([0, 1], least=1) == Attempt(1, 1, (2,))
+@pytest.mark.parametrize(
+    ("failed", "least", "silos"),
+    [([1], 2, (0, 2)), ([0, 1], 2, (0, 1, 2)), ([0, 1], 1, (2,))],
+)
+def test_the_next_attempt_is_without_those_who_failed_while_enough_are_left(
+    failed: list[int], least: int, silos: tuple[int, ...]
+) -> None:
+    assert FIRST.again(failed, least=least) == Attempt(1, 1, silos)
 
 
 def test_one_silo_alone_is_not_asked() -> None:

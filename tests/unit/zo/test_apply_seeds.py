@@ -78,11 +78,19 @@ def test_threads_share_the_work_and_move_no_bits(
     assert (len(met), sum(sizes)) == (2, SIZE)
 
 
-def test_pieces_are_whole_units_of_the_direction() -> None:
-    assert module._cuts(100, 0, 32, 8) == [0, 32, 64, 96, 100]
-    assert module._cuts(100, 10, 32, 2) == [0, 54, 100]
-    assert module._cuts(5, 0, 32, 8) == [0, 5]
-    assert module._cuts(0, 7, 32, 8) == [0, 0]
+@pytest.mark.parametrize(
+    ("size", "start", "unit", "pieces", "cuts"),
+    [
+        (100, 0, 32, 8, [0, 32, 64, 96, 100]),
+        (100, 10, 32, 2, [0, 54, 100]),
+        (5, 0, 32, 8, [0, 5]),
+        (0, 7, 32, 8, [0, 0]),
+    ],
+)
+def test_pieces_are_whole_units_of_the_direction(
+    size: int, start: int, unit: int, pieces: int, cuts: list[int]
+) -> None:
+    assert module._cuts(size, start, unit, pieces) == cuts
 
 
 def test_an_error_in_a_thread_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
