@@ -254,15 +254,30 @@ def test_an_interrupted_computation_leaves_no_file(tmp_path):
     assert files(tmp_path) == [".lock"]
 
 
-def test_wrong_input_is_refused(tmp_path):
-    with pytest.raises(InputError, match=r"wanted an nn\.Module, got type"):
-        raydpzv.features(Prefix, X, folder=tmp_path)
-    with pytest.raises(InputError, match="batch wants a whole number of at least 1, got 0"):
-        raydpzv.features(Prefix(), X, batch=0, folder=tmp_path)
-    with pytest.raises(DataError, match=r"x has the shape \(0, 3\): wanted at least one record"):
-        raydpzv.features(Prefix(), X[:0], folder=tmp_path)
-    with pytest.raises(DataError, match=r'x holds "a" in row 0 .*, column 0, which is no number'):
-        raydpzv.features(Prefix(), np.array([["a"]]), folder=tmp_path)
+@pytest.mark.parametrize(
+    ("module", "x", "batch", "kind", "said"),
+    [
+        (Prefix, X, 64, InputError, r"wanted an nn\.Module, got type"),
+        (Prefix(), X, 0, InputError, "batch wants a whole number of at least 1, got 0"),
+        (
+            Prefix(),
+            X[:0],
+            64,
+            DataError,
+            r"x has the shape \(0, 3\): wanted at least one record",
+        ),
+        (
+            Prefix(),
+            np.array([["a"]]),
+            64,
+            DataError,
+            r'x holds "a" in row 0 .*, column 0, which is no number',
+        ),
+    ],
+)
+def test_wrong_input_is_refused(tmp_path, module, x, batch, kind, said):
+    with pytest.raises(kind, match=said):
+        raydpzv.features(module, x, batch=batch, folder=tmp_path)
 
 
 def test_a_folder_without_room_is_refused(tmp_path, monkeypatch):

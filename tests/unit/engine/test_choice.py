@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 
 from raydpzv.engine.choice import (
@@ -40,20 +42,41 @@ def test_large_batches_of_large_models_go_to_torch(family: Compilable) -> None:
     assert choose("auto", SMALL, family, rows=rows + 1) == "compiled"
 
 
-def test_compiled_where_it_cannot_be_says_what_it_runs() -> None:
-    with pytest.raises(
-        SpecError, match=r'cannot run a cnn; it runs model\.bottom = "mlp" or "linear"'
-    ):
-        choose("compiled", SMALL | {"a cnn": None}, SPLIT_BY_GRADIENTS)
-    with pytest.raises(
-        SpecError, match=r'cannot run a cnn; it runs model\.kind = "mlp" or "logistic" on CPUs'
-    ):
-        choose("compiled", SMALL | {"a cnn": None}, WHOLE_MODELS)
-    for family, share in (
-        (SPLIT_BY_GRADIENTS, r"resources\.client_gpus"),
-        (WHOLE_MODELS, r"resources\.host_gpus"),
-    ):
-        with pytest.raises(SpecError, match=rf"cannot run on a GPU \({share}"):
-            choose("compiled", SMALL, family, accelerator=True)
-    with pytest.raises(SpecError, match="cannot run this method"):
-        choose("compiled", SMALL, SPLIT_BY_GRADIENTS, engines=("torch",))
+WITH_CNN = SMALL | {"a cnn": None}
+
+
+@pytest.mark.parametrize(
+    ("parts", "family", "terms", "said"),
+    [
+        (
+            WITH_CNN,
+            SPLIT_BY_GRADIENTS,
+            {},
+            r'cannot run a cnn; it runs model\.bottom = "mlp" or "linear"',
+        ),
+        (
+            WITH_CNN,
+            WHOLE_MODELS,
+            {},
+            r'cannot run a cnn; it runs model\.kind = "mlp" or "logistic" on CPUs',
+        ),
+        (
+            SMALL,
+            SPLIT_BY_GRADIENTS,
+            {"accelerator": True},
+            r"cannot run on a GPU \(resources\.client_gpus",
+        ),
+        (
+            SMALL,
+            WHOLE_MODELS,
+            {"accelerator": True},
+            r"cannot run on a GPU \(resources\.host_gpus",
+        ),
+        (SMALL, SPLIT_BY_GRADIENTS, {"engines": ("torch",)}, "cannot run this method"),
+    ],
+)
+def test_compiled_where_it_cannot_be_says_what_it_runs(
+    parts: dict[str, Any], family: Compilable, terms: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(SpecError, match=said):
+        choose("compiled", parts, family, **terms)

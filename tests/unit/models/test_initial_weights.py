@@ -61,15 +61,16 @@ def test_a_cut_off_file_is_named(tmp_path, suffix):
 def test_a_pickle_of_other_objects_is_refused(tmp_path):
     torch.save(net(), tmp_path / "whole.pt")
     (tmp_path / "whole.pkl").write_bytes(pickle.dumps(values()))
-    with pytest.raises(
-        DataError,
-        match=r"holds an object of torch\.nn\.\S+ beside .*save model.state_dict\(\) alone$",
+    for name, said in (
+        (
+            "whole.pt",
+            r"holds an object of torch\.nn\.\S+ beside .*save model.state_dict\(\) alone$",
+        ),
+        ("whole.pkl", "pickles run code"),
+        ("none.pt", "there is no file"),
     ):
-        read_weights(str(tmp_path / "whole.pt"))
-    with pytest.raises(DataError, match="pickles run code"):
-        read_weights(str(tmp_path / "whole.pkl"))
-    with pytest.raises(DataError, match="there is no file"):
-        read_weights(str(tmp_path / "none.pt"))
+        with pytest.raises(DataError, match=said):
+            read_weights(str(tmp_path / name))
 
 
 @pytest.mark.parametrize(

@@ -44,11 +44,10 @@ def test_the_missing_library_is_named_with_its_command(tmp_path):
         Encoder(2, (8,), folder=str(tmp_path))
 
 
-def test_a_folder_for_a_model_that_is_not_your_own_is_refused():
+@pytest.mark.parametrize("scenario", ["digits_dpzv", "digits_decomfl"])
+def test_a_folder_for_a_model_that_is_not_your_own_is_refused(scenario):
     with pytest.raises(SpecError, match=r'model.folder: wanted a model of your own .*got "mlp"'):
-        raydpzv.load("digits_dpzv", ["model.folder=data/bert"])
-    with pytest.raises(SpecError, match=r'model.folder: wanted a model of your own .*got "mlp"'):
-        raydpzv.load("digits_decomfl", ["model.folder=data/bert"])
+        raydpzv.load(scenario, ["model.folder=data/bert"])
 
 
 class FromFolder(nn.Linear):

@@ -21,6 +21,7 @@ from raydpzv.search.tune_plan import (
 from tests.helpers.searches import plan_of
 
 SPACE = {"lr": {"grid": [0.1, 0.2]}, "seed": {"grid": [0, 1]}}
+EPSILONS = {"privacy.epsilon": {"grid": [1.0, 2.0, 4.0]}}
 
 
 @pytest.fixture(scope="module")
@@ -71,27 +72,57 @@ def test_a_damaged_plan_is_named(plan, tmp_path):
 
 
 def test_no_trial_above_the_limit_of_epsilon_starts():
-    space = {"privacy.epsilon": {"grid": [1.0, 2.0, 4.0]}}
-    plan = plan_of(space, epsilon=2.0)
+    plan = plan_of(EPSILONS, epsilon=2.0)
     assert [bool(trial.skipped) for trial in plan.trials] == [False, False, True]
     assert "its proved ε=4 against client exceeds 2" in plan.trials[2].skipped
     assert (len(plan.started), plan.size) == (2, 2)
-    with pytest.raises(SpecError, match=r"--epsilon 0.1: the least of 3 trials is ε=1, of trial 0"):
-        plan_of(space, epsilon=0.1)
-    with pytest.raises(SpecError, match="none of 1 trials has a proved ε: no noise is added"):
-        plan_of({"seed": {"grid": [0]}}, "privacy.mode=none", epsilon=1.0)
-    with pytest.raises(SpecError, match="--epsilon: wanted a finite number above 0, got inf"):
-        plan_of(space, epsilon=float("inf"))
     assert refusal(None, 1.0) == "no noise is added, so that no ε is proved"
 
 
-def test_a_combination_that_is_no_scenario_is_named():
-    with pytest.raises(SpecError, match=r"trial 1 of the space \(method.batch=0\): method.batch"):
-        plan_of({"batch": {"grid": [8, 0]}})
-    with pytest.raises(SpecError, match="--metric validation_loss: wanted validation rows"):
-        plan_of(SPACE, metric="validation_loss")
-    with pytest.raises(SpecError, match=r'--metric: wanted one of .* Did you mean "accuracy"'):
-        plan_of(SPACE, metric="acuracy")
+@pytest.mark.parametrize(
+    ("space", "overrides", "terms", "said"),
+    [
+        (
+            EPSILONS,
+            (),
+            {"epsilon": 0.1},
+            "--epsilon 0.1: the least of 3 trials is ε=1, of trial 0",
+        ),
+        (
+            {"seed": {"grid": [0]}},
+            ("privacy.mode=none",),
+            {"epsilon": 1.0},
+            "none of 1 trials has a proved ε: no noise is added",
+        ),
+        (
+            EPSILONS,
+            (),
+            {"epsilon": float("inf")},
+            "--epsilon: wanted a finite number above 0, got inf",
+        ),
+        (
+            {"batch": {"grid": [8, 0]}},
+            (),
+            {},
+            r"trial 1 of the space \(method.batch=0\): method.batch",
+        ),
+        (
+            SPACE,
+            (),
+            {"metric": "validation_loss"},
+            "--metric validation_loss: wanted validation rows",
+        ),
+        (
+            SPACE,
+            (),
+            {"metric": "acuracy"},
+            r'--metric: wanted one of .* Did you mean "accuracy"',
+        ),
+    ],
+)
+def test_a_search_that_cannot_be_is_refused(space, overrides, terms, said):
+    with pytest.raises(SpecError, match=said):
+        plan_of(space, *overrides, **terms)
 
 
 def test_trials_that_optuna_chose_are_those_whose_runs_began(tmp_path):

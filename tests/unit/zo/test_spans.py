@@ -246,14 +246,26 @@ def test_neighbours_share_a_span_only_with_both_factors_equal(first, second, spa
     ]
 
 
-def test_patterns_that_match_nothing_or_twice_are_refused():
-    names = [name for name, _ in SHAPES]
-    check_groups(GROUPS, names)
-    with pytest.raises(
-        SpecError, match=r'no parameter matches "1\.wieght"\. Did you mean "1\.weight"'
-    ):
-        check_groups((("1.wieght", Group()),), names)
-    with pytest.raises(SpecError, match=r'"0\.\*" and "\*bias" both match the parameter "0\.bias"'):
-        check_groups((("0.*", Group()), ("*bias", Group())), names)
-    with pytest.raises(SpecError, match="and 8 more"):
-        check_groups((("x", Group()),), [f"{n}.weight" for n in range(20)])
+NAMES = [name for name, _ in SHAPES]
+
+
+@pytest.mark.parametrize(
+    ("patterns", "names", "said"),
+    [
+        (
+            ["1.wieght"],
+            NAMES,
+            r'no parameter matches "1\.wieght"\. Did you mean "1\.weight"',
+        ),
+        (
+            ["0.*", "*bias"],
+            NAMES,
+            r'"0\.\*" and "\*bias" both match the parameter "0\.bias"',
+        ),
+        (["x"], [f"{n}.weight" for n in range(20)], "and 8 more"),
+    ],
+)
+def test_patterns_that_match_nothing_or_twice_are_refused(patterns, names, said):
+    check_groups(GROUPS, NAMES)
+    with pytest.raises(SpecError, match=said):
+        check_groups(tuple((pattern, Group()) for pattern in patterns), names)

@@ -164,14 +164,21 @@ def test_what_does_not_go_together_is_refused() -> None:
         aggregation="private_weights", weights="uniform"
     )
     assert "split.clients: wanted at least 2" in complaints(clients=1, aggregation="masked")
-    with pytest.raises(
-        SpecError, match=r"method\.count_cap: wanted .* the largest that fits is \d+$"
+    for aggregation, settings, said in (
+        (
+            "private_weights",
+            {"count_cap": None},
+            r"method\.count_cap: wanted .* the largest that fits is \d+$",
+        ),
+        (
+            "private_weights",
+            {"count_cap": 500},
+            r"method\.count_cap = 500 does not fit a key of 512 bits",
+        ),
+        ("masked", {"value_bits": 60}, "masked sums are taken in 64 bits"),
     ):
-        Running("private_weights", count_cap=None)
-    with pytest.raises(SpecError, match=r"method\.count_cap = 500 does not fit a key of 512 bits"):
-        Running("private_weights", count_cap=500)
-    with pytest.raises(SpecError, match="masked sums are taken in 64 bits"):
-        Running("masked", value_bits=60)
+        with pytest.raises(SpecError, match=said):
+            Running(aggregation, **settings)
 
 
 def test_keys_that_are_lost_again_and_again_end_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
