@@ -11,7 +11,6 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from rich.console import Console
-from rich.table import Table
 
 from raydpzv.records.store import read_all
 from raydpzv.report.plots import ReportFigure
@@ -33,9 +32,9 @@ def legend_text(shown: Figure) -> str:
     return "\n".join(t.get_text() for legend in shown.legends for t in legend.get_texts())
 
 
-def printed(table: Table, width: int = 100) -> str:
+def printed(shown: Any, width: int = 100) -> str:
     console = Console(width=width, file=io.StringIO(), force_terminal=False)
-    console.print(table)
+    console.print(shown)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
-from rich.console import Console
 
 from raydpzv.report.comparison_table import CLAIMS, CURVES, RUNS, Compared, ComparisonView
 from raydpzv.report.comparison_text import summary_report
+from tests.helpers import report_views
 
 MECHANISM = "floating-point Gaussian, σ=0.5, system noise"
 
@@ -99,7 +98,4 @@ def view(runs: pa.Table, curves: pa.Table, targets: Sequence[float] = ()) -> Com
 
 
 def printed(made: Compared, targets: list[float], width: int = 120) -> str:
-    console = Console(width=width, file=io.StringIO(), force_terminal=False)
-    console.print(summary_report(ComparisonView(made, targets)))
-    assert isinstance(console.file, io.StringIO)
-    return console.file.getvalue()
+    return report_views.printed(summary_report(ComparisonView(made, targets)), width)

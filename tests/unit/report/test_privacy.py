@@ -1,14 +1,13 @@
-import io
 from collections.abc import Sequence
 from dataclasses import asdict
 
 import pytest
-from rich.console import Console
 
 from raydpzv.privacy.calibration import paper_sigma
 from raydpzv.privacy.claim_words import Claim
 from raydpzv.privacy.mean import MeanReleasePlan
 from raydpzv.report.privacy import CONDITION, PrivacyBlock, privacy_table
+from tests.helpers import report_views
 from tests.helpers.synthetic_run import CLAIMS, MECHANISM, SCOPE, TERMS
 
 PROVED = TERMS | {
@@ -38,10 +37,9 @@ def setting(server: str, batches: str, target: float | None = 1.0) -> MeanReleas
 
 
 def printed(stated: Sequence[Claim], width: int) -> list[str]:
-    console = Console(width=width, file=io.StringIO(), force_terminal=False)
-    console.print(PrivacyBlock(stated))
-    assert isinstance(console.file, io.StringIO)
-    return [line.rstrip() for line in console.file.getvalue().splitlines()]
+    return [
+        line.rstrip() for line in report_views.printed(PrivacyBlock(stated), width).splitlines()
+    ]
 
 
 def squeezed(lines: list[str]) -> str:

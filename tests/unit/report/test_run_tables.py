@@ -1,10 +1,8 @@
-import io
 import math
 import re
 import tomllib
 
 import pytest
-from rich.console import Console
 
 import scenarios
 from raydpzv.config.toml import as_tree
@@ -19,6 +17,7 @@ from raydpzv.report.run_tables import (
     stalest,
 )
 from raydpzv.report.table import grid
+from tests.helpers.report_views import printed
 
 
 @pytest.fixture(scope="module")
@@ -74,10 +73,8 @@ def test_of_many_clients_the_console_shows_the_stalest():
         {"max": 9999, "late_share": 0.1657},
     )
     rows = [ClientRow(str(m), *sizes, stated | {"mean": m}) for m in range(30)]
-    console = Console(width=100, file=io.StringIO())
     shown, others = stalest(rows)
-    console.print(grid(CLIENTS, shown).console(caption=others))
-    said = console.file.getvalue()
+    said = printed(grid(CLIENTS, shown).console(caption=others))
     assert "of 30 clients the 20 with the oldest embeddings" in said
     names = [
         line.split()[0]
