@@ -37,6 +37,6 @@ def flat(rows: int = 60, columns: int = 4, classes: int = 3) -> Table:
 
 
 def refusal(kind: type[Exception], *words: str):
-    """The message has all the words, in any place, and is one line."""
-    pattern = "".join(f"(?=.*{word})" for word in words)
+    """The message has all the words, which are patterns, in any place, and is one line."""
+    pattern = "".join(f"(?=.*(?:{word}))" for word in words)
     return pytest.raises(kind, match=rf"\A{pattern}[^\n]+\Z")

@@ -148,6 +148,14 @@ def pull_server(
     return SeededPullServer(Updates(ledger, given, clients, model=model, pull_after=pull_after))
 
 
+def with_ledger(
+    make: Callable[..., Any], given: SeededSettings, folder: Path | None = None, **options: Any
+) -> tuple[Ledger, Any]:
+    """Return a new ledger and the server that writes it."""
+    own = ledger(given, folder)
+    return own, make(own, given, **options)
+
+
 def shared(
     updates: UpdateSource,
     given: SeededSettings,

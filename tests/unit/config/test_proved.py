@@ -4,6 +4,7 @@ do.
 
 import dataclasses
 import hashlib
+import re
 
 import pytest
 import tomli_w
@@ -17,6 +18,7 @@ from raydpzv.errors import SpecError
 from raydpzv.experiment.prepare import planned_privacy
 from raydpzv.experiment.privacy_setting import privacy_setting
 from raydpzv.experiment.vertical import prepare_vertical
+from tests.helpers.loading import refusal
 
 ROWS = 1437
 POISSON = ("method.batches=poisson", "method.batch=64")
@@ -94,9 +96,8 @@ def load(*overrides: str) -> VerticalScenario:
 def test_settings_that_contradict_the_mode_are_refused(
     overrides: list[str], words: list[str]
 ) -> None:
-    with pytest.raises(SpecError) as refused:
+    with refusal(SpecError, *map(re.escape, words)):
         load(*overrides)
-    assert all(word in str(refused.value) for word in words), refused.value
 
 
 @pytest.mark.parametrize(
@@ -113,9 +114,8 @@ def test_settings_that_contradict_the_mode_are_refused(
 def test_what_hangs_on_the_number_of_rows_is_refused_before_anything_runs(
     overrides: list[str], words: list[str]
 ) -> None:
-    with pytest.raises(SpecError) as refused:
+    with refusal(SpecError, *map(re.escape, words)):
         prepare_vertical(load(*overrides))
-    assert all(word in str(refused.value) for word in words), refused.value
 
 
 def test_a_sum_head_wants_the_width_of_the_classes() -> None:

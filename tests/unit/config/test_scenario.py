@@ -1,3 +1,4 @@
+import re
 import tomllib
 
 import pytest
@@ -12,6 +13,7 @@ from raydpzv.experiment.vertical import prepare_vertical
 from raydpzv.methods.vertical.dpzv import DpzvConfig
 from raydpzv.methods.vertical.frozen import FrozenConfig
 from raydpzv.registry import METHODS
+from tests.helpers.loading import refusal
 
 PARTIES = {"parties": {"bank": ["a"], "shop": ["b"]}}
 GOOD = {"budget": {"updates": 10}}
@@ -264,9 +266,8 @@ PAPER = {"mode": "paper", "epsilon": 1.0, "delta": 1e-5, "clip": 1.0}
 )
 def test_a_wrong_setting_is_named_in_one_line(tree, said):
     tree = {k: {a: b for a, b in v.items() if b is not None} for k, v in tree.items()}
-    with pytest.raises(SpecError, match=said) as error:
+    with refusal(SpecError, said):
         parse(tree, "x.toml")
-    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("name", names())
@@ -436,9 +437,8 @@ def test_a_mistyped_method_is_answered_by_the_nearest_name(tmp_path, scenario, n
 def test_a_wrong_override_names_the_nearest_setting_and_its_origin(tmp_path, item, said):
     path = tmp_path / "bank.toml"
     path.write_text("[budget]\nupdates = 3\n")
-    with pytest.raises(SpecError) as error:
+    with refusal(SpecError, re.escape(said)):
         load(path, [item])
-    assert said in str(error.value)
 
 
 @pytest.mark.parametrize(("text", "lr"), [(".1", 0.1), ("1.", 1.0), ("+.5e-1", 0.05)])
@@ -469,12 +469,13 @@ def test_an_override_that_cannot_be_is_refused(item, words):
 def test_files_that_are_no_scenarios(tmp_path):
     with pytest.raises(SpecError, match="cannot read the scenario file"):
         load(tmp_path / "none.toml")
-    (tmp_path / "bad.toml").write_text("a = = 3")
-    with pytest.raises(SpecError, match=r"bad.toml: not a TOML file"):
-        load(tmp_path / "bad.toml")
-    (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(SpecError, match="text in UTF-8"):
-        load(tmp_path / "binary.toml")
+    for content, said in (
+        (b"a = = 3", r"bad\.toml: not a TOML file"),
+        (b"\xff\xfe\x00", "text in UTF-8"),
+    ):
+        (tmp_path / "bad.toml").write_bytes(content)
+        with pytest.raises(SpecError, match=said):
+            load(tmp_path / "bad.toml")
     with pytest.raises(
         SpecError, match=r'scenario "digits_dpz" is unknown. Did you mean "digits_dpzv"\?'
     ):
@@ -501,9 +502,8 @@ def test_files_that_are_no_scenarios(tmp_path):
 def test_a_scenario_that_does_not_fit_its_data_is_refused_before_anything_runs(
     overrides, error, said
 ):
-    with pytest.raises(error, match=said) as caught:
+    with refusal(error, said):
         prepare_vertical(scenarios.load("digits_dpzv", overrides))
-    assert "\n" not in str(caught.value)
 
 
 def test_a_trace_file_is_read_and_checked(tmp_path):

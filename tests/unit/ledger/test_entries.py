@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 import struct
 from dataclasses import replace
 from itertools import groupby
@@ -16,6 +17,7 @@ from raydpzv.ledger.header import Header, Model
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.ledger.memory import WorkingSet
 from tests.helpers.ledger_samples import HEADER, assert_holds, expected, fill, update
+from tests.helpers.loading import refusal
 
 GOOD = {
     "party": 0,
@@ -26,11 +28,6 @@ GOOD = {
     "seed": [1, 2],
     "scalar": [1.0, 2.0],
 }
-
-
-def one_line(error: pytest.ExceptionInfo[BaseException]) -> str:
-    assert "\n" not in str(error.value)
-    return str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -68,9 +65,8 @@ def test_an_append_that_does_not_fit_is_refused_and_leaves_the_ledger_as_it_was(
     for folder in (None, tmp_path / "ledger"):
         with Ledger.create(folder, HEADER) as ledger:
             before = ledger.digest
-            with pytest.raises(InputError) as error:
+            with refusal(InputError, says):
                 ledger.append(**GOOD | change)
-            assert says in one_line(error)
             assert (ledger.version, ledger.entries, ledger.digest) == (0, 0, before)
             assert ledger.append(**GOOD) == 1
 
@@ -106,9 +102,8 @@ def test_a_slice_is_the_columns_in_order_without_a_copy():
 def test_a_range_that_is_not_there_is_refused_at_once(version, until):
     ledger = fill(Ledger.create(None, HEADER), 30)
     for ask in (ledger.since, ledger.pairs):
-        with pytest.raises(InputError) as error:
+        with refusal(InputError, "30"):
             ask(version, until)
-        assert "30" in one_line(error)
 
 
 def test_pairs_counts_what_the_slice_has_also_where_it_is_trimmed():
@@ -235,11 +230,8 @@ def test_any_arrow_reader_opens_the_segments(tmp_path):
 )
 def test_the_ledger_of_another_model_is_refused_by_field(tmp_path, other, field):
     fill(Ledger.create(tmp_path, HEADER), 3).close()
-    with pytest.raises(InputError) as error:
+    with refusal(InputError, "ledger of another model", re.escape(field), "wanted"):
         Ledger.open(tmp_path, expect=other)
-    assert "ledger of another model" in one_line(error)
-    assert field in str(error.value)
-    assert "wanted" in str(error.value)
     assert Ledger.open(tmp_path, expect=HEADER).header == HEADER
 
 
@@ -255,9 +247,8 @@ def test_the_ledger_of_another_model_is_refused_by_field(tmp_path, other, field)
     ],
 )
 def test_a_header_out_of_range_is_refused(make):
-    with pytest.raises(InputError) as error:
+    with refusal(InputError):
         make()
-    one_line(error)
 
 
 def test_a_later_format_is_told_from_damage(tmp_path):
@@ -283,11 +274,8 @@ def test_a_ledger_says_what_its_seeds_stand_for_and_the_other_kind_is_refused(tm
     assert json.loads((tmp_path / "header.json").read_text())["format"] == 1 + step_seeds
     with Ledger.open(tmp_path, expect=mine) as ledger:
         assert ledger.header == mine
-    with pytest.raises(
-        InputError, match=f"a ledger of format {1 + step_seeds} .*, wanted"
-    ) as error:
+    with refusal(InputError, f"a ledger of format {1 + step_seeds} .*, wanted"):
         Ledger.open(tmp_path, expect=other)
-    one_line(error)
 
 
 @pytest.mark.parametrize("counts", [[3, 3, 3], [1, 1], [2, 1, 4], []])

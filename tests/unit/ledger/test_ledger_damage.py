@@ -13,6 +13,7 @@ from raydpzv.ledger.ledger import Ledger
 from raydpzv.ledger.reading import read
 from raydpzv.ledger.segment import record, seal, unseal
 from tests.helpers.ledger_samples import HEADER, assert_holds, fill
+from tests.helpers.loading import refusal
 
 S, ROUNDS = 8, 21  # segments 0 and 1 are sealed, 2 is open with 5 updates
 HEAD, SEALED, OPEN = "header.json", "segment-00000.arrow", "segment-00002.arrow"
@@ -28,12 +29,8 @@ def assert_damaged(folder: Path, name: str, last: int) -> None:
     """Both ways of opening name the file and the round, and change nothing."""
     before = {path.name: path.read_bytes() for path in folder.iterdir() if path.suffix}
     for write in (False, True):
-        with pytest.raises(DataError) as error:
+        with refusal(DataError, rf"/{re.escape(name)}: .*the last good round is {last};"):
             Ledger.open(folder, write=write)
-        assert re.search(
-            rf"/{re.escape(name)}: .*the last good round is {last};", str(error.value)
-        ), error.value
-        assert "\n" not in str(error.value)
     assert before == {path.name: path.read_bytes() for path in folder.iterdir() if path.suffix}
 
 
@@ -70,10 +67,8 @@ def test_a_flipped_bit_anywhere_is_seen(folder, tmp_path):
             last = good.get(
                 path.name, 2 * S + max(int(np.searchsorted(ends, place, "right")) - 1, 0)
             )
-            with pytest.raises(DataError) as error:
+            with refusal(DataError, f"{path.name}: ", f"last good round is {last};"):
                 Ledger.open(folder)
-            assert f"{path.name}: " in str(error.value), place
-            assert f"last good round is {last};" in str(error.value), place
         path.write_bytes(data)
     assert Ledger.open(folder).version == ROUNDS
 

@@ -7,6 +7,7 @@ from raydpzv.errors import DataError, InputError
 from raydpzv.ledger.header import Header, Model
 from raydpzv.ledger.ledger import Ledger
 from tests.helpers.ledger_samples import HEADER, fill
+from tests.helpers.loading import refusal
 
 
 def arrays(version: int) -> dict[str, np.ndarray]:
@@ -45,11 +46,8 @@ def test_the_newest_that_is_not_too_new(tmp_path, folder):
     ledger.save_snapshot("client 3", 5, arrays(5))
     ledger.save_snapshot("client 3", 5, arrays(5))
     for _ in range(2):
-        assert_kept(ledger.load_snapshot("shared", 30), 20)
-        assert_kept(ledger.load_snapshot("shared", 20), 20)
-        assert_kept(ledger.load_snapshot("shared", 19), 10)
-        assert_kept(ledger.load_snapshot("shared", 9), 9)
-        assert_kept(ledger.load_snapshot("shared", 8), 0)
+        for version, kept in ((30, 20), (20, 20), (19, 10), (9, 9), (8, 0)):
+            assert_kept(ledger.load_snapshot("shared", version), kept)
         assert_kept(ledger.load_snapshot("client 3", 10**9), 5)
         assert ledger.load_snapshot("client 3", 4) is None
         assert ledger.load_snapshot("client 33", 30) is None
@@ -88,10 +86,8 @@ def test_a_flipped_bit_anywhere_is_seen_and_nothing_older_is_given(tmp_path):
         changed = bytearray(data)
         changed[place] ^= 1 << place % 8
         path.write_bytes(changed)
-        with pytest.raises(DataError) as error:
+        with refusal(DataError, str(path)):
             ledger.load_snapshot("shared", 25)
-        assert str(path) in str(error.value)
-        assert "\n" not in str(error.value)
     for size in (0, 10, len(data) - 1):
         path.write_bytes(data[:size])
         with pytest.raises(DataError, match=path.name):

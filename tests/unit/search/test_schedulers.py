@@ -1,5 +1,7 @@
 """The settings of Ray Tune's schedulers, and the trials that each can take."""
 
+import re
+
 import pytest
 
 import scenarios
@@ -7,6 +9,7 @@ from raydpzv.errors import SpecError
 from raydpzv.search.schedulers import Scheduling, scheduling, step_sizes, without_checkpoint
 from raydpzv.search.search_terms import SearchTerms
 from raydpzv.search.space import Dimension
+from tests.helpers.loading import refusal
 
 SHORT = ("budget.updates=180", "evaluate.every=10")
 STEPS = (Dimension("method.lr", "loguniform", (1e-3, 1e-1)),)
@@ -53,9 +56,8 @@ def test_defaults_are_parts_of_the_budget_at_evaluations():
     ],
 )
 def test_what_a_scheduler_cannot_take_is_refused_by_name(name, changes, terms, said):
-    with pytest.raises(SpecError) as error:
+    with refusal(SpecError, re.escape(said)):
         asked(name, *changes, **terms)
-    assert said in str(error.value)
 
 
 def test_pbt_varies_step_sizes_that_are_drawn_and_have_an_effect():

@@ -20,6 +20,7 @@ from raydpzv.seed_file.seed_format import (
     seeds_of_root,
     smallest_form,
 )
+from tests.helpers.loading import refusal
 from tests.helpers.seed_samples import ONE_STEP, grouped, header, sample, summed, with_header
 
 FILES = {
@@ -134,9 +135,8 @@ def test_another_version_is_named():
 )
 def test_a_header_of_another_program_is_refused_in_one_line(change, says):
     data = encode_seed_file(FILES["steps"])
-    with pytest.raises(DataError, match=says) as error:
+    with refusal(DataError, says):
         decode_seed_file(with_header(data, header(data) | change))
-    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from raydpzv.errors import DataError, InputError
 from raydpzv.seed_file.tensor_file import RawTensor, frozen_sha256, read_tensors, write_tensors
+from tests.helpers.loading import refusal
 
 GIVEN = {
     "w": torch.arange(6.0).view(2, 3) / 7,
@@ -60,9 +61,8 @@ def test_cut_files_are_refused_in_one_line(file, tmp_path):
     data, wrong = file.read_bytes(), tmp_path / "wrong.safetensors"
     for length in (0, 4, 20, len(data) - 1):
         wrong.write_bytes(data[:length])
-        with pytest.raises(DataError, match="is no whole safetensors file") as error:
+        with refusal(DataError, "is no whole safetensors file"):
             read_tensors(wrong)
-        assert "\n" not in str(error.value)
     with pytest.raises(DataError, match="cannot be read"):
         read_tensors(tmp_path / "none.safetensors")
 

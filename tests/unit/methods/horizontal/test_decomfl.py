@@ -17,6 +17,7 @@ from raydpzv.methods.schedule import Schedule
 from raydpzv.wire.seeds import Scalars, SeededScalars, Tail
 from tests.helpers import seed_parties as toy
 from tests.helpers.decomfl_uploads import Scribe, answer
+from tests.helpers.loading import refusal
 
 # --- seeds
 # -----------------------------------------------------------------------------------------------------
@@ -44,8 +45,7 @@ def test_a_round_is_the_cohorts_mean_with_the_rounds_step_size(by_rows: bool) ->
         local_steps=2, lr=Schedule(0.1, ((3, 0.01),)), perturbations=Schedule(2, ((2, 3),))
     )
     weights = np.array([1.0, 5.0, 2.0, 9.0, 4.0, 3.0]) if by_rows else None
-    ledger = toy.ledger(how)
-    server = toy.server(ledger, how, weights=weights)
+    ledger, server = toy.with_ledger(toy.server, how, weights=weights)
     for round, (orders, uploads) in enumerate(toy.rounds(server, Scribe(how), 4), 1):
         entry = ledger.since(round - 1, round)
         cohort = [o.client for o in orders]
@@ -84,8 +84,7 @@ def test_the_order_in_which_uploads_come_moves_no_bits() -> None:
 
 def test_uploads_that_do_not_belong_to_the_round_are_refused() -> None:
     how = toy.settings()
-    ledger = toy.ledger(how)
-    server = toy.server(ledger, how)
+    ledger, server = toy.with_ledger(toy.server, how)
     first, *_ = uploads = Scribe(how).process(server.first_orders())
     server.receive(first)
     stranger = next(c for c in range(6) if c not in {u.client for u in uploads})
@@ -103,8 +102,7 @@ def test_uploads_that_do_not_belong_to_the_round_are_refused() -> None:
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_a_scalar_that_is_not_finite_ends_the_run_and_names_the_client(value: float) -> None:
     how = toy.settings()
-    ledger = toy.ledger(how)
-    server = toy.server(ledger, how, cohort=1)
+    ledger, server = toy.with_ledger(toy.server, how, cohort=1)
     (order,) = server.first_orders()
     body = Scalars(np.full((1, how.width(1)), value, np.float32))
     with pytest.raises(
@@ -121,8 +119,7 @@ def test_a_scalar_that_is_not_finite_ends_the_run_and_names_the_client(value: fl
 def test_the_mean_is_taken_before_it_is_rounded() -> None:
     """In float32 the sum 2^24 + 1 - 2^24 would be 0."""
     how = toy.settings(perturbations=Schedule(1))
-    ledger = toy.ledger(how)
-    server = toy.server(ledger, how, clients=3, cohort=3)
+    ledger, server = toy.with_ledger(toy.server, how, clients=3, cohort=3)
     values: dict[int, float] = {0: 2.0**24, 1: 1.0, 2: -(2.0**24)}
     make: Callable[[Order], Upload] = lambda o: Upload(  # noqa: E731
         o.client, 0, Scalars(np.full((1, 1), values[o.client], np.float32))
@@ -138,8 +135,7 @@ def test_the_mean_is_taken_before_it_is_rounded() -> None:
 
 def test_an_update_tells_whose_it_is_and_what_it_read() -> None:
     how = toy.settings(lr=Schedule(0.1, ((2, 0.02),)))
-    ledger = toy.ledger(how)
-    server = toy.pull_server(ledger, how)
+    ledger, server = toy.with_ledger(toy.pull_server, how)
     assert server.first_orders() == ()
     orders = {c: server.wake(c) for c in (2, 4)}
     assert {o.sync.read for o in orders.values()} == {0}
@@ -251,9 +247,8 @@ def test_the_communication_vector_counts_numbers_both_ways_per_client() -> None:
     ],
 )
 def test_settings_of_another_optimizer_are_refused(wrong: tuple[str, ...], field: str) -> None:
-    with pytest.raises(SpecError, match=rf"^method\.{field}: ") as error:
+    with refusal(SpecError, rf"\Amethod\.{field}: "):
         raydpzv.load("digits_decomfl", [f"method.{item}" for item in wrong])
-    assert "\n" not in str(error.value)
     raydpzv.load("digits_decomfl", ["method.optimizer=svrg", "method.epoch=5"])
     raydpzv.load(
         "digits_decomfl", ["method.optimizer=adam", "method.momentum=0.9", "method.beta2=0.9"]
@@ -309,8 +304,7 @@ def test_neither_threads_nor_company_nor_executors_move_bits(
     local_steps: int, estimate: Any
 ) -> None:
     how = toy.settings(local_steps=local_steps, estimate=estimate, perturbations=Schedule(3))
-    ledger = toy.ledger(how)
-    server = toy.server(ledger, how, cohort=5)
+    ledger, server = toy.with_ledger(toy.server, how, cohort=5)
     pool = [toy.shared(ledger, how, threads=threads) for threads in (1, 2, 3)]
     executors = [toy.shared(ledger, how) for _ in range(2)]
     alone = toy.shared(ledger, how)
@@ -334,8 +328,7 @@ def test_neither_threads_nor_company_nor_executors_move_bits(
 
 def test_orders_of_several_versions_are_done_each_at_its_own() -> None:
     how = toy.settings()
-    ledger = toy.ledger(how)
-    server = toy.pull_server(ledger, how)
+    ledger, server = toy.with_ledger(toy.pull_server, how)
     orders, expected, client_group = [], [], toy.shared(ledger, how)
     for client in (0, 1, 2, 3):
         server.wake(5)

@@ -114,8 +114,7 @@ def test_table_1_is_what_is_metered(clients: int, cohort: int, steps: int, width
 
 def test_an_agent_that_is_its_own_server_pays_nothing() -> None:
     how = toy.settings(estimate="central")
-    ledger = toy.ledger(how)
-    server = toy.server(ledger, how, clients=1, cohort=1, agent=True)
+    ledger, server = toy.with_ledger(toy.server, how, clients=1, cohort=1, agent=True)
     client_group = toy.shared(ledger, how, clients=1)
     for orders, uploads in toy.rounds(server, client_group, 4):
         assert isinstance(orders[0].body, AgentSeeds)
@@ -195,8 +194,9 @@ def test_trimming_leaves_what_asynchronous_clients_need(
     tmp_path: Path, pull_after: int | None
 ) -> None:
     how = toy.settings()
-    ledger = toy.ledger(how, tmp_path / "ledger")
-    server = toy.pull_server(ledger, how, clients=8, pull_after=pull_after)
+    ledger, server = toy.with_ledger(
+        toy.pull_server, how, tmp_path / "ledger", clients=8, pull_after=pull_after
+    )
     generator, reading = Key(4).generator(), dict[int, int]()
     for client in generator.integers(0, 8, 900).tolist():
         if client in reading:
@@ -209,8 +209,7 @@ def test_trimming_leaves_what_asynchronous_clients_need(
 @pytest.mark.usefixtures("no_recall")
 def test_what_all_have_synced_is_given_back(tmp_path: Path) -> None:
     how = toy.settings()
-    ledger = toy.ledger(how, tmp_path / "ledger")
-    server = toy.server(ledger, how, cohort=6)
+    ledger, server = toy.with_ledger(toy.server, how, tmp_path / "ledger", cohort=6)
     held = []
     for _ in toy.rounds(server, Scribe(how), 640):
         held.append(ledger.memory_bytes - 8 * 1024)
@@ -222,8 +221,7 @@ def test_what_all_have_synced_is_given_back(tmp_path: Path) -> None:
 
 def test_one_sleeper_keeps_all_that_it_lacks(tmp_path: Path) -> None:
     how = toy.settings()
-    ledger = toy.ledger(how, tmp_path / "ledger")
-    server = toy.pull_server(ledger, how, clients=2)
+    ledger, server = toy.with_ledger(toy.pull_server, how, tmp_path / "ledger", clients=2)
     for version in range(130):
         server.wake(0)
         answer(server, how, 0, version)
@@ -237,8 +235,7 @@ def test_a_ledger_without_a_log_is_not_trimmed() -> None:
     source.
     """
     how = toy.settings()
-    ledger = toy.ledger(how)
-    server = toy.pull_server(ledger, how, clients=1)
+    ledger, server = toy.with_ledger(toy.pull_server, how, clients=1)
     for version in range(200):
         server.wake(0)
         answer(server, how, 0, version)
@@ -249,8 +246,7 @@ def test_a_ledger_without_a_log_is_not_trimmed() -> None:
 
 def test_a_pulled_model_is_the_servers_at_that_moment() -> None:
     how = toy.settings(momentum=0.5, perturbations=Schedule(9))
-    ledger = toy.ledger(how)
-    server = toy.pull_server(ledger, how, clients=2, pull_after=1)
+    ledger, server = toy.with_ledger(toy.pull_server, how, clients=2, pull_after=1)
     for version in range(10):
         server.wake(0)
         answer(server, how, 0, version)
@@ -267,8 +263,7 @@ def test_a_pulled_model_is_the_servers_at_that_moment() -> None:
 def test_a_catch_up_hands_out_views_that_stay_as_they_are(tmp_path: Path) -> None:
     """Trimming and growing must not write to a slice that an order still holds."""
     how = toy.settings()
-    ledger = toy.ledger(how, tmp_path / "ledger")
-    server = toy.server(ledger, how, cohort=6)
+    _, server = toy.with_ledger(toy.server, how, tmp_path / "ledger", cohort=6)
     kept: list[tuple[CatchUp, bytes]] = []
     for orders, _ in toy.rounds(server, Scribe(how), 150):
         kept += [(o.body, o.body.encode()) for o in orders if isinstance(o.body, CatchUp)]
