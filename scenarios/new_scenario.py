@@ -201,7 +201,7 @@ def _toml(value: Any) -> str:
         )
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(_toml, value)) + "]"
-    return tomli_w.dumps({"v": value}).removeprefix("v = ").rstrip("\n")
+    return tomli_w.dumps({"v": value}).removeprefix("v = ").rstrip("\n").replace("\t", "\\t")
 
 
 def _key(name: str) -> str:

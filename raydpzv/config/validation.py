@@ -506,11 +506,6 @@ def _is_listed(value: Label | float, values: Sequence[Label]) -> bool:
 def _cells(spec: CommonSections) -> Iterator[str]:
     """Complain of settings on a table's cells that contradict each other."""
     data = spec.data
-    if (data.decimal or ".") == (data.separator or ","):
-        yield (
-            f'data.decimal: wanted another character than data.separator, got "{data.decimal}" for '
-            "both"
-        )
     for column in data.dates or ():
         if column in data.category_columns:
             yield f'data.dates: "{column}" is in data.categories too; leave it out of either'

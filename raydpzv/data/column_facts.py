@@ -6,6 +6,7 @@ not for runs.
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,9 +16,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
+from raydpzv.data.files import one_line
 from raydpzv.data.given_cells import days_since, is_date
 from raydpzv.data.spelling import in_order, shown, whole
 from raydpzv.data.tabular import CsvForm, is_numeric, nameless, read_columns, written_cells
+from raydpzv.errors import DataError
 
 MOST_VALUES = 50
 """A column of texts with more different values names rows, rather than kinds of them."""
@@ -66,6 +69,8 @@ class ColumnFacts:
 def column_facts(file: Path, form: CsvForm) -> dict[str, ColumnFacts]:
     """Return what each column of a CSV or Parquet file holds, by name. Raises DataError."""
     table, written = read_columns(file, form), written_cells(file, form)
+    if not table.num_rows:
+        raise DataError(f'"{one_line(file.name)}" has a heading and no rows: give it data')
     return {
         name: _facts(
             name,
@@ -184,6 +189,10 @@ def _unusable(
     if not numeric and not text:
         return f"it has the type {column.type}: write it as numbers or texts"
     if text and values is None:
+        texts = column.cast(pa.string()).drop_null().unique().to_pylist()
+        others = [each for each in texts if not is_date(each)]
+        if len(others) < len(texts) / 2:
+            return f"most cells are dates, but not {json.dumps(others[0], ensure_ascii=False)}"
         return f"more than {MOST_VALUES} different texts: they name rows, not kinds of rows"
     if text and values is not None and len(values) < 2:
         return "it has one value"

@@ -67,9 +67,9 @@ def _moment(text: str) -> datetime | None:
         if not _ISO.fullmatch(text):
             return None
         moment = datetime.fromisoformat(text)
-    except ValueError:  # the 31st of a short month
+        return moment.astimezone(UTC).replace(tzinfo=None) if moment.tzinfo else moment
+    except (ValueError, OverflowError):  # the 31st of a short month; the last day, in a zone
         return None
-    return moment.astimezone(UTC).replace(tzinfo=None) if moment.tzinfo else moment
 
 
 def filled_texts(texts: pa.DictionaryArray, constant: Label | float) -> pa.DictionaryArray:
@@ -90,7 +90,7 @@ def filled_numbers(
         constant = float(days_since(day, pa.chunked_array([[constant]]), column)[0])
     if isinstance(constant, bool) or not isinstance(constant, Real):
         raise SpecError(
-            f'data.missing: wanted a number for "{one_line(column)}", which is a column of '
-            f"{'dates' if day else 'numbers'}, got {constant!r}"
+            f"data.missing: wanted {'a date, or days,' if day else 'a number'} for "
+            f'"{one_line(column)}", got {constant!r}'
         )
     return np.where(np.isnan(x_D), float(constant), x_D)

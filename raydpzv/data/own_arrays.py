@@ -57,7 +57,7 @@ def items_of(value: Any, name: str) -> list[Any]:
     """
     if _is_list(value):
         return [_plain(item, name) for item in value]
-    return list(np.atleast_1d(objects_of(value, name)).tolist())
+    return list(objects_of(value, name).tolist())
 
 
 def is_gap(cell: Any) -> bool:

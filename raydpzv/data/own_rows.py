@@ -127,7 +127,7 @@ def _numbered(values: Any) -> Iterable[tuple[str, Any]]:
 
 def _rows_of(ids: Any, many: int, name: str) -> dict[Hashable, int]:
     """Return the row of each id. Raises DataError."""
-    listed = items_of(ids, "ids")
+    listed = items_of(ids, "ids") if isinstance(ids, list | tuple) or np.ndim(ids) else ()
     if len(listed) != many:
         raise DataError(
             f"ids: wanted one for each of the {many} records of {name}, got {len(listed)}"

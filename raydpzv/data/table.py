@@ -213,7 +213,8 @@ class Table:
             value = narrow(block[(row, *place)])
             raise DataError(
                 f'table "{self.name}" has {value} as float32 in row {self.number(first + row)} '
-                f"(counted from 0), {self.place(place)}: fill in a number or drop the row"
+                f"(counted from 0), {self.place(place)}: fill in a number, drop the row, or give a public constant "
+                "for the column (data.missing)"
             )
 
     def _check_labels(self) -> None:

@@ -17,7 +17,7 @@ import pyarrow.parquet
 from pyarrow import types
 
 from raydpzv.data.files import no_file, one_line
-from raydpzv.data.given_cells import days_since, filled_numbers, filled_texts
+from raydpzv.data.given_cells import days_since, filled_numbers, filled_texts, is_date
 from raydpzv.data.names import lookalikes, numbers_of, texts_of
 from raydpzv.data.public_list import PublicList
 from raydpzv.data.sources import Request
@@ -35,6 +35,10 @@ _LONGEST = 2**16
 _NAMELESS = re.compile(r"\s*|Unnamed: [0-9]+|__index_level_[0-9]+__")
 """Headings of a frame's row numbers in CSV, read and written once more, and in Parquet."""
 _COMMA = re.compile(r"[+-]?[0-9]*,[0-9]+")
+_WHOLE = re.compile(r"[+-]?[0-9]+")
+_NUMBER = re.compile(r"(?a:[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?)|[+-]?(nan|inf|infinity)", re.I)
+_UNKNOWN = ("other", "unknown", "none", "missing", "n/a")
+"""Categories that a cell without a value may count as."""
 _NOT_A_GAP = '; if words such as "NA" are values, list them in data.categories'
 _STRANGER = "!a label that no other row has"
 _GAPS = frozenset(pyarrow.csv.ConvertOptions().null_values)
@@ -99,10 +103,16 @@ def likely_form(file: Path) -> CsvForm:
         return form
     if separator := _other_separator(file, form):
         form = form._replace(separator=separator)
-    texts = (c for c in _csv(file, form).columns if types.is_string(c.type))
-    if separator and any(all(map(_has_comma, c.unique().drop_null().to_pylist())) for c in texts):
+    texts = (c.unique().drop_null() for c in _csv(file, form).columns if types.is_string(c.type))
+    if any(_of_commas(c.to_pylist()) for c in texts):
         form = form._replace(decimal=",")
     return form
+
+
+def _of_commas(texts: Sequence[str]) -> bool:
+    """Return whether texts are numbers, of which some have a comma before their fraction."""
+    fractions = set(filter(_has_comma, texts))
+    return bool(fractions) and all(map(_WHOLE.fullmatch, set(texts) - fractions))
 
 
 def _named(request: Request) -> dict[str, frozenset[str]]:
@@ -162,7 +172,7 @@ def _other_separator(file: Path, form: CsvForm) -> str:
         return ""
     with file.open(encoding="utf-8", errors="replace", newline="") as lines:
         heading = [lines.readline(_LONGEST) for _ in range(form.skip_lines + 1)][-1]
-    others = "" if form.separator in heading else ";\t|"
+    others = "" if form.separator in heading else ";\t|,"
     return next((character for character in others if character in heading), "")
 
 
@@ -193,7 +203,7 @@ def _csv(
         read, parse, convert = form.options(
             null_values=[word for word in _GAPS if word not in values],
             strings_can_be_null=True,
-            quoted_strings_can_be_null=False,
+            quoted_strings_can_be_null=True,  # databases and pandas quote empty cells too
             column_types=dict.fromkeys(texts, pa.string()),
             include_columns=only,
         )
@@ -381,7 +391,8 @@ def _read(file: Path, read: Callable[[], pa.Table], form: CsvForm | None = None)
         table.column_names  # noqa: B018  (decodes the heading, which fails where it is not UTF-8)
         return table
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        cure = (form and _how_else(file, form)) or ": mend or re-export it"
+        cure = ": save it as UTF-8" if isinstance(error, UnicodeDecodeError) else ""
+        cure = cure or (form and _how_else(file, form)) or ": mend or re-export it"
         raise DataError(one_line(f'"{file}" cannot be read: {error}{cure}')) from error
 
 
@@ -529,6 +540,8 @@ def _features(
             codes, count = numbers_of(texts, natural=False)
         else:
             day = dates.get(column)
+            if types.is_null(values.type) and constant is not None:
+                values = values.cast(pa.float64())
             codes = days_since(day, values, where) if day else _numbers(values, name, column)
             if constant is not None:
                 codes = filled_numbers(codes, constant, column, day)
@@ -551,12 +564,13 @@ def _gaps_refusal(gaps: Mapping[str, np.ndarray], name: str, request: Request) -
         f"{int(np.argmax(empty))}, counted from 0)"
         for column, empty in gaps.items()
     ]
-    line = toml_table({column: _likely_constant(column, request.data) for column in gaps})
+    found = {column: _likely_constant(column, request.data) for column in gaps}
+    line = toml_table({**request.data.constants, **found})
     of_words = not gaps.keys().isdisjoint(request.data.category_columns)
     return DataError(
         f'"{name}" has cells without a value: {", ".join(counts)}; fill them in, drop the rows, or '
-        f"give public constants that such cells count as: data.missing = {line}; without "
-        f'privacy.mode = "proved" also: data.missing = "mean"{_NOT_A_GAP if of_words else ""}'
+        f"say under [data] what such cells count as, by public constants: missing = {line}; without "
+        f'privacy.mode = "proved" also: missing = "mean"{_NOT_A_GAP if of_words else ""}'
     )
 
 
@@ -565,8 +579,9 @@ def _likely_constant(column: str, data: DataSection) -> object:
     list.
     """
     if column in data.category_columns:
-        listed = data.public_categories.get(column, ("none",))
-        return data.other if data.other in listed else listed[0]
+        listed = data.public_categories.get(column, ())
+        usual = (value for value in listed if str(value).lower() in _UNKNOWN)
+        return data.other if data.other in listed else next(usual, "none")
     if column in (data.dates or {}):
         return (data.dates or {})[column]
     centre = data.centre.get(column, 0) if isinstance(data.centre, Mapping) else data.centre
@@ -608,9 +623,11 @@ def _numbers(column: pa.ChunkedArray, name: str, heading: str) -> np.ndarray:
             f'column "{heading}" of "{name}" holds dates or times, {such}: set data.dates, such '
             f"as {toml_table({heading: '2020-01-01'})} (days since that day), or drop the column"
         )
-    comma = ', set data.decimal = ","' if _has_comma(str(value)) else ""
+    hint = ', set data.decimal = ","' if _has_comma(str(value)) else ""
+    if is_date(str(value)):
+        hint = f", or set data.dates, such as {toml_table({heading: '2020-01-01'})}"
     raise DataError(
-        f'column "{heading}" of "{name}" holds what is no number, {such}: correct it{comma}, drop the '
+        f'column "{heading}" of "{name}" holds what is no number, {such}: correct it{hint}, drop the '
         "column, or "
         "list its values in data.categories (column = [values]), or leave the cell empty and say "
         'what that counts as in data.missing; without privacy.mode = "proved" also: name the '
@@ -633,9 +650,7 @@ def _least_number_like(column: pa.ChunkedArray) -> tuple[int, object]:
     """Return row and value of the first text that is no number; where all are, of the first."""
     there = [(row, value) for row, value in enumerate(column.to_pylist()) if value is not None]
     for row, value in there:
-        try:
-            float(value)
-        except (TypeError, ValueError):
+        if not isinstance(value, str) or not _NUMBER.fullmatch(value.strip()):
             return row, value
     return there[0]
 

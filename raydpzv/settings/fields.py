@@ -279,7 +279,7 @@ def _categories(value: Any) -> Any:
 
 def _missing(value: Any) -> Any:
     """Accept a word, or a table with a constant for each column."""
-    if isinstance(value, Mapping) and value:
+    if isinstance(value, Mapping) and value and all(isinstance(name, str) for name in value):
         return {column: _constant(constant) for column, constant in value.items()}
     if value not in ("refuse", "mean"):
         raise ValueError(
@@ -290,13 +290,17 @@ def _missing(value: Any) -> Any:
 
 
 def _constant(value: Any) -> Any:
-    return value if _is_number(value) else _label(value)
+    value = value.isoformat() if isinstance(value, date) else value
+    if not _is_number(value) and type(value) not in (str, bool):
+        raise ValueError("wanted a number, a text, true or false for each column")
+    return value
 
 
 def _dates(value: Any) -> Any:
     """Accept a table with a day for each column, as a text or a date of TOML."""
     try:
-        days = {column: date.fromisoformat(str(day)).isoformat() for column, day in value.items()}
+        days = {name: "-".join(str(day).split(".")[::-1]) for name, day in value.items()}
+        days = {name: date.fromisoformat(day).isoformat() for name, day in days.items()}
     except (AttributeError, ValueError):
         days = {}
     if not days:

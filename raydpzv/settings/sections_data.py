@@ -58,7 +58,8 @@ class DataSection(Section):
     """What stands before the fraction of a number (csv); left out: a point."""
     dates: Dates | None = None
     """Columns of dates (csv, parquet), each with a public day, {joined = "2020-01-01"}: a cell
-    counts as the days since then. Written as 2020-12-31, 2020-12-31 18:30 or 31.12.2020."""
+    counts as the days since then. Written as 2020-12-31, 2020-12-31 18:30 or 31.12.2020; times of
+    a zone count as UTC's."""
     categories: Categories | None = None
     """Columns of categories (csv, parquet), each of which becomes a column of 0 and 1 for every
     value: a table of each column's values, which proofs need, such as {city = ["Oslo", "Rome"]}; or

@@ -127,7 +127,7 @@ def _next_steps(proposal: Proposal, path: Path, held_back: bool) -> Iterator[str
                 )
     for column in proposal.unused:
         why = f" ({column.unusable})" if column.unusable else ""
-        yield f"not used: {one_line(column.name)}{why}"
+        yield f"not used: {one_line(column.name) or 'a column'}{why}"
     yield from rare(proposal)
     yield f"written: {path}"
     if held_back:

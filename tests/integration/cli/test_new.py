@@ -120,5 +120,5 @@ def test_a_word_that_counts_as_a_gap_is_named(tmp_path, monkeypatch):
 def test_a_frames_row_numbers_are_left_out_and_no_run_warns_of_them(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     said = described(",a,b,label", lambda n: f"{n},{n % 7}.5,{n % 5},{n % 2}")
-    assert "not used:  (it has no name, as a frame's row numbers)" in said
+    assert "not used: a column (it has no name, as a frame's row numbers)" in said
     assert not [line for line in warnings_of_its_run() if "no client holds" in line]

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raydpzv.data.column_facts import MOST_VALUES, column_facts, round_range
-from raydpzv.data.tabular import CsvForm
+from raydpzv.data.tabular import CsvForm, likely_form
 from raydpzv.errors import DataError
 
 ROWS = MOST_VALUES + 1
@@ -128,3 +128,29 @@ def test_dates_are_days_and_ids_are_no_numbers(tmp_path):
         (False, 7, 1999, 0),
     ]
     assert "as ids are" in found["id"].unusable
+
+
+def test_how_a_file_is_written_is_found_out(tmp_path):
+    files = {
+        "a;b\n61;x\n78,4;y\n": CsvForm(";", ","),
+        "a;b\n61;x\n78.4;y\n": CsvForm(";"),
+        'a,b\n"61",x\n"78,4",y\n': CsvForm(decimal=","),
+        "a,b\n61,x\n78.4,y\n": CsvForm(),
+        "a\tb\n61,0\tx\nnone\ty\n": CsvForm("\t"),
+    }
+    for number, (text, form) in enumerate(files.items()):
+        (tmp_path / f"{number}.csv").write_text(text)
+        assert likely_form(tmp_path / f"{number}.csv") == form
+
+
+def test_what_a_column_lacks_to_be_dates_is_named(tmp_path):
+    days = [f"{1 + row % 28}.{1 + row % 12}.20{row:02}" for row in range(ROWS + 9)]
+    (tmp_path / "own.csv").write_text(
+        "\n".join(["joined,a", *(f"{day},1" for day in days), "soon,2"])
+    )
+    assert column_facts(tmp_path / "own.csv", CsvForm())["joined"].unusable == (
+        'most cells are dates, but not "soon"'
+    )
+    (tmp_path / "own.csv").write_text("joined,a\n")
+    with pytest.raises(DataError, match="a heading and no rows"):
+        column_facts(tmp_path / "own.csv", CsvForm())

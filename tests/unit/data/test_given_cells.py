@@ -2,6 +2,7 @@
 
 import datetime
 import math
+import re
 
 import numpy as np
 import pandas as pd
@@ -116,13 +117,17 @@ def test_a_cell_moves_its_own_row_alone(tmp_path, form, column, cell):
 def test_all_columns_with_gaps_are_named_with_the_line_to_paste(tmp_path):
     words = (
         r'"age" in 4 of 24 rows .first in row 4', '"city" in 3 of 24', '"joined" in 4 of 24',
-        'missing = {age = 0, city = "Oslo", joined = "2020-01-01"}', 'also: data.missing = "mean"',
+        r"under \[data\]", 'missing = {age = 0, city = "other", joined = "2020-01-01"}',
+        'also: missing = "mean"',
     )  # fmt: skip
     with refusal(DataError, *words):
         read(tmp_path / "own", "csv", cells())
     near = {"scale": "public", "centre": {"age": 50.0}, "spread": {"age": 1.0}, "other": "Rome"}
-    with refusal(DataError, 'missing = {age = 50.0, city = "Rome"'):
-        read(tmp_path / "own", "csv", cells(), **near)
+    with refusal(DataError, 'missing = {joined = 0, age = 50.0, city = "Rome"'):
+        read(tmp_path / "own", "csv", cells(), **near, missing={"joined": 0})
+    known = {"categories": {"city": ("Oslo", "Rome")}}  # of which no gap is one
+    with refusal(DataError, 'city = "none"'):
+        read(tmp_path / "own", "csv", cells() | {"city": ["Oslo", None] * 12}, **known)
 
 
 @pytest.mark.parametrize(
@@ -141,9 +146,13 @@ def test_a_date_counts_as_days_since_a_public_day(written, days):
     np.testing.assert_array_equal(found, [days, 1])
 
 
-@pytest.mark.parametrize("written", ["2020-02-30", "31.4.2020", "03/04/2020", "20200101", "soon"])
+NO_DATES = ["2020-02-30", "31.4.2020", "03/04/2020", "20200101", "soon"]
+NO_DATES += ["9999-12-31T23:59:59-05:00", "0001-01-01T00:00+14:00"]
+
+
+@pytest.mark.parametrize("written", NO_DATES)
 def test_what_is_no_date_is_refused_with_its_row(written):
-    with refusal(DataError, f'"{written}" in row 1 ', "no date"):
+    with refusal(DataError, f'"{re.escape(written)}" in row 1 ', "no date"):
         days_since("2020-01-01", pa.chunked_array([["2020-01-02", written]]), "joined")
 
 
@@ -154,7 +163,7 @@ def test_what_is_no_date_is_refused_with_its_row(written):
         ({"missing": {"label": "no"}}, 'no column "label" of features'),
         ({"missing": CONSTANTS | {"age": "old"}}, 'wanted a number for "age"'),
         ({"missing": CONSTANTS | {"age": True}}, 'wanted a number for "age"'),
-        ({"missing": CONSTANTS | {"joined": "soon"}}, "column of dates, got 'soon'"),
+        ({"missing": CONSTANTS | {"joined": "soon"}}, "wanted a date, or days, for .joined., got 'soon'"),
         ({"dates": {"day": "2020-01-01"}}, 'no column "day" of dates'),
     ],
 )
@@ -167,13 +176,13 @@ def test_what_does_not_fit_the_table_is_refused(tmp_path, given, words):
     ("line", "words"),
     [
         ('missing = {city = "Bern"}', "wanted a value of data.categories.city, got 'Bern'"),
-        ("missing = {age = inf}", "wanted a text, a whole number"),
+        ("missing = {age = inf}", "wanted a number, a text"),
         ("missing = {}", "a table of public constants by column"),
         ('missing = "median"', "a table of public constants by column"),
         ('dates = {city = "2020-01-01"}', '"city" is in data.categories too'),
         ('dates = {joined = "January"}', "wanted a day for each column"),
         ('separator = ";;"', "wanted one character"),
-        ('decimal = ","', "another character than data.separator"),
+        ('decimal = ";"', "wanted '.' or ','"),
         ('categories = {city = ["a", "a"]}', "each once"),
     ],
 )
@@ -191,6 +200,34 @@ def test_how_a_file_is_written_is_guessed_in_words(tmp_path, form):
     words = 'set data.separator = ";"' if form == "separator" else 'set data.decimal = ","'
     with refusal(DataError, words):
         get("csv", file=tmp_path / "own.csv", **GIVEN, **given)
+    write(tmp_path / "plain.csv", cells(), "csv")
+    with refusal(DataError, 'set data.separator = ","'):
+        get("csv", file=tmp_path / "plain.csv", **GIVEN, separator=";")
+
+
+@pytest.mark.parametrize("cell", ['""', "", "NA", '"NA"'])
+def test_a_gap_is_one_with_and_without_quotation_marks(tmp_path, cell):
+    lines = ["age,label", *(f'"{row}","{row % 2}"' for row in range(23)), f"{cell},1"]
+    (tmp_path / "own.csv").write_text("\n".join(lines))
+    split = get(
+        "csv", file=tmp_path / "own.csv", target="label", split="plain", missing={"age": 40}
+    )
+    assert sorted(row[0] for row in rows_of(split))[-1] == 40
+
+
+def test_a_column_of_gaps_alone_has_its_constant_too(tmp_path):
+    columns = cells() | {"age": [None] * ROWS}
+    for form in FORMS:
+        found = rows_of(read(tmp_path / "own", form, columns, missing=CONSTANTS))
+        assert {row[0] for row in found} == {40}
+
+
+def test_a_text_among_numbers_is_named_and_not_a_number_before_it(tmp_path):
+    for odd, hint in (("1_000", "correct it"), ("٣", "correct it"), ("31.12.1960", "data.dates")):
+        lines = ["age,label", *(f"{row},{row % 2}" for row in range(23)), f"{odd},1"]
+        (tmp_path / "own.csv").write_text("\n".join(lines))
+        with refusal(DataError, f'"{odd}" in row 23', hint):
+            get("csv", file=tmp_path / "own.csv", target="label")
 
 
 def frame(**changes):

@@ -15,6 +15,8 @@ def test_owners_that_cannot_be_told_apart_are_refused(owners):
         DataError, match="clients: wanted how many there are, or the owner of each row"
     ):
         numbered_owners(owners, 3)
+    with pytest.raises(DataError, match="ids: wanted one for each of the 2 records of 0, got 0"):
+        by_ids([np.ones((2, 1))] * 2, [0, 1], [np.array(1)] * 2)
 
 
 GAPS = [
