@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 import urllib.request
-from importlib.util import find_spec
 
 import pytest
 
@@ -30,8 +29,6 @@ OFTEN = ("record.checkpoint_updates=10", "record.flush=0.01", "privacy.noise=see
 @pytest.fixture(scope="module")
 def s3():
     """The environment of a client, as of a server with an empty bucket."""
-    if not find_spec("moto"):
-        pytest.skip("moto is not installed: pip install 'moto[s3]' flask flask-cors")
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
@@ -77,8 +74,7 @@ def digests(run):
 def test_a_run_is_found_again_on_another_machine(small, bucket, tmp_path, monkeypatch):
     copy_at_once(monkeypatch)
     spec, named = small(*OFTEN), {"storage_path": bucket, "name": "one"}
-    stop, progress = stop_after(30)
-    raydpzv.run(spec, tmp_path / "first", **named, progress=progress, stop=stop)
+    raydpzv.run(spec, tmp_path / "first", **named, **stop_after(30))
     second = raydpzv.run(spec, tmp_path / "second", **named)
     assert digests(second) == digests(scenarios.run(spec))
     third = local_copy(f"{bucket}/one", tmp_path / "third")
