@@ -359,8 +359,9 @@ class Driver:
         self._write(get(self._server.drain.remote(), _LAST_WORD, "the last rows"))
 
     def _rescued_spent(self) -> Spent | None:
-        spent: Spent | None = get(self._server.spent.remote(), _LAST_WORD, "the privacy account")
-        return spent
+        return cast(
+            "Spent | None", get(self._server.spent.remote(), _LAST_WORD, "the privacy account")
+        )
 
     def _rescued(self, asked: Callable[[], T], otherwise: T) -> T:
         """Return what is asked of actors, or something else if they failed, died or do not

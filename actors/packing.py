@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from actors.machines import Amounts, Machine
 from actors.shares import Plan
+from raydpzv.grouping import grouped
 
 SLACK = 1e-9
 """Rounding error allowed in sums of fractions."""
@@ -121,10 +122,10 @@ def _around(plan: Plan, machines: Sequence[Machine], first: int) -> Placing:
 
 def _by_share(members: Sequence[Amounts]) -> list[tuple[Amounts, list[int]]]:
     """Return the actors that ask for the same, largest shares first."""
-    alike: dict[tuple[float, ...], list[int]] = {}
-    for number, asked in enumerate(members):
-        share = tuple(asked.get(kind, 0.0) for kind in ("GPU", "CPU", "memory"))
-        alike.setdefault(share, []).append(number)
+    alike = grouped(
+        (tuple(asked.get(kind, 0.0) for kind in ("GPU", "CPU", "memory")), number)
+        for number, asked in enumerate(members)
+    )
     return [(members[alike[share][0]], alike[share]) for share in sorted(alike, reverse=True)]
 
 

@@ -580,6 +580,4 @@ def _type(p: inspect.Parameter) -> type | None:
 
 
 def _is(value: Any, wanted: type) -> bool:
-    if wanted is float:
-        return type(value) in (int, float)
-    return type(value) is wanted
+    return type(value) in (int, float) if wanted is float else type(value) is wanted

@@ -139,10 +139,7 @@ def _bytes(tensors: dict[str, Any], flat: np.ndarray) -> bytes:
         raise missing(
             "safetensors", "weights", ", or save run.state_dict() with torch.save"
         ) from None
-    found: bytes = save(
-        tensors, {"format": "pt", "raydpzv": __version__, "model_digest": sha256(flat)}
-    )
-    return found
+    return save(tensors, {"format": "pt", "raydpzv": __version__, "model_digest": sha256(flat)})
 
 
 def _write(files: dict[Path, bytes]) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from actors.transport import work
 from actors.transport.peers import Peers, Task
 from actors.transport.sockets import MOST
 from raydpzv.errors import RunError
+from raydpzv.grouping import grouped
 from raydpzv.methods.roles import Metrics, Order, Upload
 from raydpzv.wire.messages import ClientModels
 
@@ -166,13 +167,11 @@ class PoolExecutor:
 
     def evaluate(self, version: int) -> Metrics:
         self._send()
-        metrics: Metrics = self._probe(0, "evaluate", version)
-        return metrics
+        return cast(Metrics, self._probe(0, "evaluate", version))
 
     def state(self, version: int) -> np.ndarray:
         self._send()
-        state: np.ndarray = self._probe(0, "state", version)
-        return state
+        return cast(np.ndarray, self._probe(0, "state", version))
 
     def drift(self, version: int) -> tuple[float, float]:
         """Return how far clients' own models are from the ledger's: largest difference, largest
@@ -194,11 +193,11 @@ class PoolExecutor:
 
     def _send(self) -> None:
         hosts = len(self._pool.actors)
-        shares: dict[int, list[Order]] = {}
-        for order in self._gathered:
-            turn = order.client if self._pinned else self._dealt
-            shares.setdefault(turn % hosts, []).append(order)
-            self._dealt += 1
+        shares = grouped(
+            ((order.client if self._pinned else turn) % hosts, order)
+            for turn, order in enumerate(self._gathered, self._dealt)
+        )
+        self._dealt += len(self._gathered)
         self._gathered = []
         for host, orders in shares.items():
             self._sent.append(_Work(host, orders, self._start(host, orders)))

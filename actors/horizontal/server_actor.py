@@ -5,7 +5,7 @@ time, the whole run.
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -157,9 +157,9 @@ class _GroupEvaluator:
         self._host, self._timeout = host, timeout
 
     def evaluate(self, version: int) -> Metrics:
-        metrics: Metrics = get(self._host.look.remote(version), self._timeout, "an evaluation")
-        return metrics
+        return cast(Metrics, get(self._host.look.remote(version), self._timeout, "an evaluation"))
 
     def state(self, version: int) -> np.ndarray:
-        state: np.ndarray = get(self._host.look_state.remote(version), self._timeout, "the model")
-        return state
+        return cast(
+            np.ndarray, get(self._host.look_state.remote(version), self._timeout, "the model")
+        )

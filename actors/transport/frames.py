@@ -157,9 +157,7 @@ def done(upload: Upload) -> tuple[bytes, ...]:
 def read_done(frame: memoryview) -> Upload | RaydpzvError:
     """Return an order's upload, or the client's error. TransportError: the frame is neither."""
     try:
-        if frame[0] == _ANSWER:
-            return read_upload(frame[1:])
-        return read_failed(frame)
+        return read_upload(frame[1:]) if frame[0] == _ANSWER else read_failed(frame)
     except (struct.error, IndexError, ValueError, TypeError, KeyError) as error:
         raise TransportError(
             f"wanted a client's upload, got {len(frame)} other bytes: {error}"

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import cast
 
 import numpy as np
 import torch
@@ -235,10 +236,10 @@ def composed(
             _with(bottom(m, x.shape[1:]), models[f"client {m}"])(torch.tensor(x))
             for m, x in enumerate(features)
         ]
-        found: torch.Tensor = _with(prepared.server.head, models["server"])(
-            torch.cat(embedded, dim=1)
+        return cast(
+            torch.Tensor,
+            _with(prepared.server.head, models["server"])(torch.cat(embedded, dim=1)),
         )
-        return found
 
 
 def _with(make: Callable[[], torch.nn.Module], flat: np.ndarray) -> torch.nn.Module:

@@ -12,7 +12,7 @@ import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -239,8 +239,9 @@ class CompiledBottom:
             drawn = np.concatenate(
                 [_NO_NOISE, *(noise(layer, rows * width) for layer, width in inner)]
             )
-        found: tuple[np.ndarray, np.ndarray] = _embed(source, ids, own.net(at), drawn, self._clip)
-        return found
+        return cast(
+            "tuple[np.ndarray, np.ndarray]", _embed(source, ids, own.net(at), drawn, self._clip)
+        )
 
 
 class CompiledTop:
@@ -362,8 +363,9 @@ class CompiledTop:
             for values_BE, amount in ((plus_BE, smoothing), (minus_BE, -smoothing))
         )
         batch = (self._labels, _rows(ids))
-        found: np.ndarray = _row_slopes(ahead, behind, self._table, batch, client, float(smoothing))
-        return found
+        return cast(
+            np.ndarray, _row_slopes(ahead, behind, self._table, batch, client, float(smoothing))
+        )
 
     def descend(self, step: Step) -> None:
         how = self._settings
@@ -456,8 +458,7 @@ class CompiledTop:
         scale: float = 1.0,
     ) -> float:
         batch, net = (self._labels, ids), self._parameters.net()
-        found: float = _head_step(source, at, batch, net, self._learning(scale), gradient)
-        return found
+        return cast(float, _head_step(source, at, batch, net, self._learning(scale), gradient))
 
     def _learning(self, scale: float = 1.0) -> tuple[Any, ...]:
         how = self._settings

@@ -119,8 +119,7 @@ class Head:
             InputError,
         ) as error:  # the last of the user's loss
             raise _unmapped(error, module) from error
-        found: np.ndarray = torch.cat([g.flatten(1) for g in gradients], 1).cpu().numpy()
-        return found
+        return torch.cat([g.flatten(1) for g in gradients], 1).cpu().numpy()
 
     def descend(self, step: Step) -> None:
         """Take a zeroth-order step by given scalars."""

@@ -286,8 +286,7 @@ class TorchTop:
         inputs_RME = self.table.get(ids)
         if len(ids):
             inputs_RME = self.head.embedding_gradient(inputs_RME, self._labels(ids))
-        found: np.ndarray = inputs_RME.cpu().numpy()
-        return found
+        return inputs_RME.cpu().numpy()
 
     def backward_on(self, values_BME: np.ndarray, ids: np.ndarray) -> tuple[float, np.ndarray]:
         return self._stepped(self._tensor(values_BME), ids)
@@ -304,8 +303,7 @@ class TorchTop:
         stacked[:, client] = self._tensor(ahead_nBE).flatten(0, 1)
         ahead_nB = self.head.losses(stacked, labels_B, count).view(count, -1)
         here_B = self.head.losses(here_BME, labels_B)
-        found: np.ndarray = (ahead_nB - here_B).double().mean(1).cpu().numpy()
-        return found
+        return (ahead_nB - here_B).double().mean(1).cpu().numpy()
 
     def row_slopes(
         self,

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import cast
 
 import numpy as np
 import torch
@@ -326,8 +327,7 @@ class TorchObjective:
         """Scores at the scratch model's parameters, float32 [B, K]."""
         if self._pooled:
             return self._pooled.at_points(self._model.flat.unsqueeze(0), x_BF)[0]
-        scores_BK: torch.Tensor = self._model.module(self._ordered(x_BF))
-        return scores_BK
+        return cast(torch.Tensor, self._model.module(self._ordered(x_BF)))
 
     def _losses(self, points_Pd: torch.Tensor, rows: np.ndarray) -> torch.Tensor:
         """Mean loss at every point, float64 [P]."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -255,10 +255,10 @@ class ServerFactory:
                 "classes": self.outputs,
             }
             return own(model.head_options or {}, offered)
-        head: torch.nn.Module = HEADS[model.head](
-            spec.split.clients, model.embedding, model.head_widths, self.outputs
+        return cast(
+            "torch.nn.Module",
+            HEADS[model.head](spec.split.clients, model.embedding, model.head_widths, self.outputs),
         )
-        return head
 
 
 def _check_own(model: FlatModel, records: np.ndarray, width: int, title: str) -> None:

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -31,6 +31,7 @@ from raydpzv.errors import DataError, SpecError, suggest
 from raydpzv.experiment.initial_model import BottomPlan, FirstModel, ModelPlan, typed_parts
 from raydpzv.experiment.privacy_setting import PrivacySetting, privacy_setting, user_privacy
 from raydpzv.foreign import is_foreign, is_handle, own_digests
+from raydpzv.grouping import grouped
 from raydpzv.keys import Key
 from raydpzv.lazy_import import torch
 from raydpzv.ledger.header import Header
@@ -104,8 +105,7 @@ class Prepared(ABC):
         """Why a run under the wall clock cannot resume as a new segment, or None; None under the
         virtual clock.
         """
-        found: str | None = self.spec.no_segment
-        return found
+        return cast("str | None", self.spec.no_segment)
 
     @property
     def counts_segments(self) -> bool:
@@ -268,8 +268,7 @@ class Prepared(ABC):
 
 def prepare(spec: AnyScenario) -> Prepared:
     """Load a scenario's data and build what a run needs. Raises SpecError and DataError."""
-    found: Prepared = PREPARERS[spec.kind](spec)
-    return found
+    return cast(Prepared, PREPARERS[spec.kind](spec))
 
 
 @dataclass(frozen=True)
@@ -496,10 +495,7 @@ def _trace(path: Path, clients: int) -> dict[int, list[float]]:
         raise DataError(
             f"{path}: the trace names client {min(stray)}; there are clients 0..{clients - 1}"
         )
-    epochs: dict[int, list[float]] = {}
-    for client, time in pairs:
-        epochs.setdefault(client, []).append(time)
-    return epochs
+    return grouped(pairs)
 
 
 def class_shares(labels: np.ndarray, classes: int) -> list[float]:

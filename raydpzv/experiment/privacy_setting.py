@@ -112,9 +112,7 @@ def privacy_setting(spec: VerticalScenario, rows: int) -> PrivacySetting:
     reaches (ε, δ).
     """
     found = _setting(spec, rows)
-    if found.claims is None:
-        return found
-    return replace(found, claims=_supposing(spec, found.claims))
+    return found if found.claims is None else replace(found, claims=_supposing(spec, found.claims))
 
 
 def _supposing(spec: VerticalScenario | HorizontalScenario, plan: Plan) -> Plan:
@@ -315,9 +313,7 @@ def _immediate_rates(spec: VerticalScenario, plan: NoisePlan) -> list[float]:
     batch, width = spec.method.batch, spec.model.embedding
     traffic = plan.traffic or _rows_both_ways
     trips = round_trips(spec, *traffic(batch, width))
-    if min(trips) == 0:
-        return [float(trip == 0) for trip in trips]
-    return [1 / trip for trip in trips]
+    return [float(trip == 0) for trip in trips] if min(trips) == 0 else [1 / trip for trip in trips]
 
 
 def _rows_both_ways(batch: int, width: int) -> tuple[int, int]:

@@ -34,6 +34,7 @@ from raydpzv.experiment.resuming import (
 from raydpzv.experiment.run_vertical import parameters
 from raydpzv.experiment.vertical import PreparedVertical
 from raydpzv.files import sha256
+from raydpzv.grouping import grouped
 from raydpzv.keys import Key
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.methods.model_averaging import ModelAverage
@@ -347,12 +348,14 @@ def serve_again(
     privacy_filter: hears of every release and the rows that it is about; tap: gives the server that
     serves.
     """
-    epochs: dict[int, list[float]] = {}
     service = rows["service"].sort_by("round")
-    for client, round in zip(
-        service.column("client").to_pylist(), service.column("round").to_pylist(), strict=True
-    ):
-        epochs.setdefault(client, []).append(float(round))
+    epochs = grouped(
+        zip(
+            service.column("client").to_pylist(),
+            map(float, service.column("round").to_pylist()),
+            strict=True,
+        )
+    )
     clients = len(experiment.clients)
     none = DelayModel([0.0] * clients, "constant", Key(0))
     timing = Timing(Trace(epochs), none, none, instant(clients))

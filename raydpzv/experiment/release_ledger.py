@@ -21,6 +21,7 @@ import pyarrow as pa
 from raydpzv.arrow_columns import array
 from raydpzv.errors import ReplayMismatch, RunError
 from raydpzv.experiment.vertical import PreparedVertical
+from raydpzv.grouping import grouped
 from raydpzv.keys import DirectionSeeds, Key
 from raydpzv.ledger.entries import COLUMNS, ENTRY_COLUMNS, LedgerUpdate, Slice, bounds
 from raydpzv.ledger.ledger import Ledger
@@ -141,10 +142,10 @@ class LedgerServer:
             list(self._ledger.since(self._entered, self._known).updates()),
             self._rule.gathered,
         )
-        early: dict[int, list[tuple[int, int]]] = {}
-        for update in ahead if gathered > 1 else ():
-            (step,) = _STEP.unpack_from(update.step)
-            early.setdefault(update.read, []).append((update.party, (step + 1) * gathered - 1))
+        early = grouped(
+            (update.read, (update.party, (_STEP.unpack_from(update.step)[0] + 1) * gathered - 1))
+            for update in (ahead if gathered > 1 else ())
+        )
         for update in ahead:
             for client, uploads in early.get(self._entered, ()):
                 while self._uploads[client] < uploads:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -141,8 +141,7 @@ def restarted(prepared: Prepared, folder: RunWriter) -> Prepared:
     """
     check_recomputable(prepared, folder.path)
     check_new_segment(prepared, folder)
-    found: Prepared = RESTARTERS[prepared.spec.kind](prepared, folder)
-    return found
+    return cast(Prepared, RESTARTERS[prepared.spec.kind](prepared, folder))
 
 
 def restarted_vertical(prepared: PreparedVertical, folder: RunWriter) -> PreparedVertical:
@@ -261,10 +260,10 @@ def prepared_again(folder: RunFolder) -> Prepared:
     of somebody else that names some.
     """
     spec = folder.spec(code=True)
-    found: Prepared = PREPARERS[spec.kind](
-        spec, read_coins(folder.path) if spec.secret_coins else None
+    return cast(
+        Prepared,
+        PREPARERS[spec.kind](spec, read_coins(folder.path) if spec.secret_coins else None),
     )
-    return found
 
 
 def check_recomputable(experiment: Prepared, path: Path) -> None:

@@ -224,8 +224,7 @@ def own_models(checkpoint: Checkpoint) -> ClientModels | None:
     """Return the clients' own models that a checkpoint keeps, of methods whose models nobody can
     rebuild.
     """
-    kept: ClientModels | None = checkpoint.state.get(OWN_MODELS)
-    return kept
+    return cast("ClientModels | None", checkpoint.state.get(OWN_MODELS))
 
 
 def warm_up(prepared: PreparedHorizontal, device: str) -> None:

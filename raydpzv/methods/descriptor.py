@@ -16,7 +16,7 @@ import functools
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, cast
 
 import numpy as np
 
@@ -384,8 +384,7 @@ def checked(name: str, descriptor: Any) -> Method:
     """
     for complaint in _complaints(name, descriptor):
         raise SpecError(f'method "{name}": {complaint}')
-    found: Method = descriptor
-    return found
+    return cast(Method, descriptor)
 
 
 def own_method(name: str) -> Method:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from typing import cast
 
 import torch
 from torch import nn
@@ -130,10 +131,9 @@ def bottom(
     """
     make = BOTTOMS[name]
     if _takes_tokens(make) == (vocabulary is not None):
-        module: nn.Module = make(
-            shape, hidden, width, *(() if vocabulary is None else (vocabulary,))
+        return cast(
+            nn.Module, make(shape, hidden, width, *(() if vocabulary is None else (vocabulary,)))
         )
-        return module
     kind = "numbers" if vocabulary is None else "token ids, names and no quantities"
     fitting = [
         other for other in BOTTOMS if _takes_tokens(BOTTOMS[other]) == (vocabulary is not None)

@@ -17,6 +17,7 @@ from typing import Any
 from raydpzv.errors import DataError, InputError, SpecError, missing, suggest
 from raydpzv.files import check_same
 from raydpzv.foreign import call, is_foreign, is_handle, resolve, shown_name
+from raydpzv.grouping import grouped
 from raydpzv.lazy_import import torch
 
 _SHAPES_ALONE: ContextVar[bool] = ContextVar("shapes_alone", default=False)
@@ -99,9 +100,7 @@ def with_weights(
         for name, tensor in module.state_dict(keep_vars=True).items()
         if isinstance(tensor, torch.Tensor)
     }
-    tied: dict[int, list[str]] = {}
-    for name, tensor in wanted.items():
-        tied.setdefault(id(tensor), []).append(name)
+    tied = grouped((id(tensor), name) for name, tensor in wanted.items())
     absent = [names[0] for names in tied.values() if not found.keys() & set(names)]
     unknown = [
         f"{name} {suggest(name, absent or wanted)}".strip() for name in found if name not in wanted

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -230,8 +230,7 @@ def _first_mixing(
 def _forward(model: FlatModel, x: torch.Tensor, title: str) -> torch.Tensor:
     try:
         with torch.no_grad():
-            found: torch.Tensor = model.module(x)
-            return found
+            return cast(torch.Tensor, model.module(x))
     except Exception as error:  # whatever the user's forward raises is said in one line
         if unknown := unknown_id(model.module, lambda: model.module(x)):
             raise InputError(f"{title}: {unknown}") from error

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from raydpzv.files import json_number
+from raydpzv.grouping import grouped
 from raydpzv.privacy.claims import COUNTS_KNOWN, figure
 
 USEFUL = 10.0
@@ -296,13 +297,11 @@ def _alone(proved: Sequence[Claim]) -> str:
 
 def _bounds(proved: Sequence[Claim]) -> str:
     """Return each ε in words, adversaries with equal ones together, the smallest first."""
-    tables: dict[str, list[Claim]] = {}
-    for claim in proved:
-        tables.setdefault(str(claim["adversary"]), []).append(claim)
-    groups: dict[tuple[Any, ...], list[str]] = {}
-    for who, rows in tables.items():
-        key = tuple(map(_terms, rows)) if any(map(useful, rows)) else ()
-        groups.setdefault(key, []).append(who)
+    tables = grouped((str(claim["adversary"]), claim) for claim in proved)
+    groups = grouped(
+        (tuple(map(_terms, rows)) if any(map(useful, rows)) else (), who)
+        for who, rows in tables.items()
+    )
     ordered = sorted(groups.values(), key=lambda names: min(map(epsilon_of, tables[names[0]])))
     said = [
         _bound(tables[names[0]], _named(names, proved), first=i == 0)

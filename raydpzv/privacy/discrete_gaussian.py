@@ -23,7 +23,7 @@ import functools
 import itertools
 import os
 from fractions import Fraction
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -85,8 +85,7 @@ def _accepted(scale: float, proposals: int, source: RandomBytes) -> npt.NDArray[
         )
         stays[place] = _Uniform(int(coins[place]) >> 11, 53, source).below(exponent)
     y = np.where(negative, -y, y)
-    kept: npt.NDArray[np.int64] = y[stays & fair]
-    return kept
+    return cast("npt.NDArray[np.int64]", y[stays & fair])
 
 
 def _geometric(words: npt.NDArray[np.uint64], source: RandomBytes) -> npt.NDArray[np.int64]:

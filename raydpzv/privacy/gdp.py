@@ -41,9 +41,7 @@ def delta_of(epsilon: float, mu: float) -> float:
     _require("mu", mu)
     if mu == 0 or epsilon == math.inf:
         return 0.0 if mu < math.inf else 1.0
-    if mu == math.inf:
-        return 1.0
-    return math.exp(min(_log_delta(epsilon / mu - mu / 2, mu), 0.0))
+    return 1.0 if mu == math.inf else math.exp(min(_log_delta(epsilon / mu - mu / 2, mu), 0.0))
 
 
 def epsilon_of(mu: float, delta: float) -> float:

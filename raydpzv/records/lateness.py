@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -78,8 +78,7 @@ def leg_summary(leg: pa.Table) -> dict[str, Any]:
 
 def leg_begins(leg: pa.Table) -> NDArray[np.float64]:
     """Return the start of the second, the third, ... segment, on the run's clock."""
-    times: NDArray[np.float64] = array(leg.column("time"))
-    return times
+    return cast("NDArray[np.float64]", array(leg.column("time")))
 
 
 def presence(service: pa.Table, clients: int) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ rebuilt from it and are not in the checkpoint.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -62,8 +62,7 @@ class PartyCheckpoints:
                 ledger_history(self._pasts, client, events) for client in range(self._clients)
             ]
         tell(self._host, bodies)
-        found: dict[str, Any] = state["run"]
-        return found
+        return cast(dict[str, Any], state["run"])
 
 
 def tell(host: Executor, bodies: Iterable[Body]) -> list[Body]:

@@ -18,6 +18,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from raydpzv.experiment.diagnostics import collapsed, fallen, not_above
+from raydpzv.grouping import grouped
 from raydpzv.report import text
 
 EARLY = "ended early"
@@ -149,14 +150,9 @@ def fails(run: Mapping[str, Any]) -> bool:
 
 def lines(runs: pa.Table, curves: pa.Table) -> list[Line]:
     """Return the lines, in order of first appearance."""
-    found: dict[tuple[str, float | None], list[dict[str, Any]]] = {}
-    for run in runs.to_pylist():
-        found.setdefault((run["label"], run["epsilon"]), []).append(run)
-    places: dict[Key, list[int]] = {}
-    for i, key in enumerate(
-        zip(*(curves[n].to_pylist() for n in ("label", "epsilon", "seed")), strict=True)
-    ):
-        places.setdefault(key, []).append(i)
+    found = grouped(((run["label"], run["epsilon"]), run) for run in runs.to_pylist())
+    keys = zip(*(curves[n].to_pylist() for n in ("label", "epsilon", "seed")), strict=True)
+    places = grouped((key, i) for i, key in enumerate(keys))
     names = [name for name in curves.column_names if name not in _NO_SCORES]
     columns = {name: curves[name].to_numpy().astype(np.float64) for name in (*_FIELDS, *names)}
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from raydpzv.grouping import grouped
 from raydpzv.privacy import claim_words
 from raydpzv.report import text
 from raydpzv.report.comparison_lines import CALIBRATED, calibrated, named
@@ -43,12 +44,8 @@ class ComparedClaim(ClaimRow):
 
     def together(self) -> dict[str, str]:
         """Return the labels that share the same values of ε, by these."""
-        spent: dict[str, list[str]] = {}
-        for label, epsilon in self.who:
-            spent.setdefault(label, []).append(calibrated(epsilon))
-        together: dict[str, list[str]] = {}
-        for label, values in spent.items():
-            together.setdefault(", ".join(values), []).append(label)
+        spent = grouped((label, calibrated(epsilon)) for label, epsilon in self.who)
+        together = grouped((", ".join(values), label) for label, values in spent.items())
         return {values: "; ".join(labels) for values, labels in together.items()}
 
 
@@ -99,9 +96,7 @@ def compared_privacy(claims: pa.Table, runs: pa.Table) -> ComparedPrivacy:
     noised = {_place(c) for c in stated if c["mechanism"] != "none"}
     chosen = [_largest(g) for g in _groups(c for c in stated if _place(c) in noised)]
     notes = list(dict.fromkeys(note for c in chosen for note in _notes(c)))
-    of_line: dict[tuple[Place, ...], list[ComparedClaim]] = {}
-    for c in chosen:
-        of_line.setdefault((_place(c),), []).append(_row(c, notes))
+    of_line = grouped((_place(c), _row(c, notes)) for c in chosen)
     rows = _shared([merged(group) for group in of_line.values()])
     return ComparedPrivacy(tuple(rows), tuple(_without(runs, noised)), tuple(notes))
 
@@ -117,10 +112,8 @@ def privacy_line(claims: pa.Table, runs: pa.Table) -> str:
     if not noised:
         return "Privacy: no line adds noise; there is no ε, and nothing is private."
     exposed = {_place(r) for r in runs.to_pylist() if not r["private"]}
-    worst: dict[Place, list[Mapping[str, Any]]] = {}
-    for group in _groups(c for c in stated if _place(c) in noised - exposed):
-        claim = _largest(group)
-        worst.setdefault(_place(claim), []).append(_stated(claim))
+    largest = map(_largest, _groups(c for c in stated if _place(c) in noised - exposed))
+    worst = grouped((_place(claim), _stated(claim)) for claim in largest)
     found = {place: claim_words.judge(rows) for place, rows in worst.items()}
     private = sorted((p for p in found if found[p].private), key=lambda p: _least(worst[p]))
     if not private:
@@ -150,11 +143,12 @@ def _place(row: Mapping[str, Any]) -> Place:
 
 def _groups(claims: Iterable[Mapping[str, Any]]) -> Iterable[list[Mapping[str, Any]]]:
     """Return what the seeds of a line say on one adversary under one relation, line by line."""
-    found: dict[Place, dict[tuple[str, str], list[Mapping[str, Any]]]] = {}
-    for c in claims:
-        of_line = found.setdefault(_place(c), {})
-        of_line.setdefault((c["adversary"], c["relation"]), []).append(c)
-    return [group for of_line in found.values() for group in of_line.values()]
+    of_line = grouped((_place(c), c) for c in claims)
+    return [
+        group
+        for own in of_line.values()
+        for group in grouped(((c["adversary"], c["relation"]), c) for c in own).values()
+    ]
 
 
 def _largest(seeds: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:

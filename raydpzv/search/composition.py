@@ -22,6 +22,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from raydpzv.grouping import grouped
 from raydpzv.privacy.claim_words import judge, unit
 from raydpzv.privacy.claims import figure
 from raydpzv.privacy.gdp import epsilon_of, guess_of, mu_of
@@ -157,9 +158,7 @@ def sentences(spent: Sequence[Composed]) -> list[str]:
     if not spent:
         return []
     said = f"The search as a whole: {judge(one.claim for one in spent).headline()}"
-    alike: dict[str, list[Composed]] = {}
-    for one in spent:
-        alike.setdefault(replace(one, adversary="").sentence(), []).append(one)
+    alike = grouped((replace(one, adversary="").sentence(), one) for one in spent)
     groups = [
         replace(found[0], adversary=_named([one.adversary for one in found]))
         for found in alike.values()

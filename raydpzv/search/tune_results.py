@@ -27,6 +27,7 @@ from raydpzv.errors import InputError
 from raydpzv.experiment.diagnostics import DIVERGED as BLOWN_UP
 from raydpzv.experiment.diagnostics import LATE
 from raydpzv.files import json_number
+from raydpzv.grouping import grouped
 from raydpzv.privacy.claim_words import cut
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.settings_diff import other_setting
@@ -436,11 +437,11 @@ def _best(plan: SearchPlan, trials: Sequence[Trial], rows: Sequence[Row]) -> Bes
     seeds came to their end, that with the best median over these is chosen, of equal ones the
     first. With pbt every trial is a point.
     """
-    points: dict[Any, list[Trial]] = {}
-    for trial in trials:
-        if not trial.skipped:
-            alone = plan.copies
-            points.setdefault(trial.number if alone else trial.point, []).append(trial)
+    points: dict[Any, list[Trial]] = grouped(
+        (trial.number if plan.copies else trial.point, trial)
+        for trial in trials
+        if not trial.skipped
+    )
 
     by_number = {row["trial"]: row for row in rows}
     best, found = (0, -math.inf, -math.inf), None

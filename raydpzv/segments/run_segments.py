@@ -14,6 +14,7 @@ from typing import Any, Protocol, cast
 
 import numpy as np
 
+from raydpzv.grouping import grouped
 from raydpzv.ledger.entries import Slice
 from raydpzv.ledger.ledger import Ledger
 from raydpzv.methods.roles import Order, PullServer, ResumableServer, Upload, VerticalServer
@@ -260,9 +261,7 @@ class PullSegment(RunSegment):
             self._loop.start(self._time)
         server = cast(PullServer, self._loop.server)
         ahead = list(ledger.since(server.updates).each())
-        readers: dict[int, list[int]] = {}
-        for update in ahead:
-            readers.setdefault(int(update.read[0]), []).append(int(update.party[0]))
+        readers = grouped((int(update.read[0]), int(update.party[0])) for update in ahead)
         for update in ahead:
             for client in readers.get(server.updates, ()):
                 if server.reads(client) != server.updates:

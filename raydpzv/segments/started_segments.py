@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from raydpzv.errors import DataError
 from raydpzv.files import as_json, read_small, write_atomically
@@ -74,8 +74,7 @@ def note_fall_back(folder: RunWriter, each: int) -> None:
 
 
 def _run(checkpoint: Checkpoint) -> Mapping[str, Any]:
-    run: Mapping[str, Any] = checkpoint.state.get("run", checkpoint.state)
-    return run
+    return cast(Mapping[str, Any], checkpoint.state.get("run", checkpoint.state))
 
 
 def _lost(checkpoint: Checkpoint) -> int:

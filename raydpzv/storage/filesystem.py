@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from urllib.parse import quote, unquote, urlsplit
 
 import pyarrow as pa
@@ -40,8 +40,7 @@ class StorageFolder:
         with _as_oserror():
             try:
                 with self._filesystem.open_input_stream(f"{self._base}/{name}") as file:
-                    data: bytes = file.readall()
-                    return data
+                    return cast(bytes, file.readall())
             except FileNotFoundError:
                 return None
 

@@ -353,8 +353,7 @@ class VerticalHistory(RunHistory):
             embeddings.append(
                 role.bottom.embed_held_out(self.model(name, update) if x is None else x)
             )
-        found: Metrics = self._top.evaluate(embeddings, self._heads[self.rounds[update]])
-        return found
+        return cast(Metrics, self._top.evaluate(embeddings, self._heads[self.rounds[update]]))
 
     @cached_property
     def _heads(self) -> np.ndarray:

@@ -19,7 +19,7 @@ import math
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -162,8 +162,7 @@ class JointForward:
         def at_point(products: Any, moved: Any) -> torch.Tensor:
             self._now = products
             try:
-                found: torch.Tensor = torch.func.functional_call(self._module, moved, (x,))
-                return found
+                return cast(torch.Tensor, torch.func.functional_call(self._module, moved, (x,)))
             finally:
                 self._now = {}
 
@@ -172,10 +171,7 @@ class JointForward:
         step = max(1, _MOST_ROWS // max(1, rows)) if self._together else 1
         self._mapped = step > 1
         if self._mapped:
-            scores: torch.Tensor = torch.func.vmap(
-                at_point, chunk_size=step if step < count else None
-            )(*points)
-            return scores
+            return torch.func.vmap(at_point, chunk_size=step if step < count else None)(*points)
         products = {name: list(zip(*each, strict=True)) for name, each in points.products.items()}
         return torch.stack(
             [

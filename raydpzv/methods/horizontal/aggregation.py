@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Generic, Literal, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -116,8 +116,7 @@ class Aggregation:
 
 def added(bodies: Sequence[Body]) -> Integers:
     """Return the sum of the silos' sums in the open, int64 [D]."""
-    total: Integers = np.sum([body.values for body in all_of(UserSum, bodies)], axis=0)
-    return total
+    return cast(Integers, np.sum([body.values for body in all_of(UserSum, bodies)], axis=0))
 
 
 def in_the_open(*, absences: bool = False) -> Aggregation:
@@ -190,10 +189,10 @@ def users_drawn(noise: UserNoiseParts, rate: float, round: int) -> npt.NDArray[n
     """Return which users take part in a round, bool [U], each by a coin of its own of this rate."""
     if rate == 1:
         return np.ones(noise.users, bool)
-    drawn: np.ndarray = (noise.coin("users of a round") / round).generator().random(
-        noise.users
-    ) < rate
-    return drawn
+    return cast(
+        np.ndarray,
+        (noise.coin("users of a round") / round).generator().random(noise.users) < rate,
+    )
 
 
 def of_aggregation(config: SumsOverUsers, sections: HorizontalSections) -> Iterator[str]:

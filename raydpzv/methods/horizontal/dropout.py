@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, cast
 
 import numpy as np
 
@@ -97,10 +97,10 @@ class AvailableSilos(Cohorts):
 
 
 def _draws(silo: int, attempt: Attempt, key: Key) -> np.ndarray:
-    draws: np.ndarray = (
-        (key / "dropouts" / silo / attempt.round / attempt.number).generator().random(2)
+    return cast(
+        np.ndarray,
+        (key / "dropouts" / silo / attempt.round / attempt.number).generator().random(2),
     )
-    return draws
 
 
 def telling(body: Body, attempt: Attempt) -> Body:
