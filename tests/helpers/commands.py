@@ -15,6 +15,12 @@ def changed(*settings):
     return [word for setting in settings for word in ("--set", setting)]
 
 
+def stdout_of(result):
+    """Return what a command prints that succeeds."""
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
 def complaint(result):
     """Return the one line that input gets that is refused."""
     assert result.exit_code == 2, result.output

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from typer.testing import CliRunner
 
 import raydpzv
 from raydpzv.errors import InputError
@@ -16,7 +15,7 @@ from raydpzv.forecast import Forecast, _rate, forecast
 from raydpzv.limits import free_threads
 from raydpzv.models import initial_weights
 from raydpzv.preflight import check, first_weights, foretell
-from scenarios.cli import app
+from tests.helpers.commands import call, stdout_of
 
 X = np.linspace(-1, 1, 960, dtype=np.float32).reshape(240, 4)
 Y = np.arange(240) % 3
@@ -175,12 +174,9 @@ def test_a_model_that_looks_at_numbers_has_no_work_foretold():
 def test_the_command_prints_the_forecast(tmp_path, monkeypatch):
     found = forecast(raydpzv.load("digits_decomfl"))
     monkeypatch.setattr("raydpzv.forecast.forecast", lambda spec: found)
-    done = CliRunner().invoke(app, ["check", "digits_decomfl", "--forecast"])
-    assert done.exit_code == 0, done.stderr
-    assert done.stdout.startswith("forecast: the model has 2,410 trained and 0 constant numbers")
-    told = json.loads(
-        CliRunner().invoke(app, ["check", "digits_decomfl", "--forecast", "--json"]).stdout
-    )
+    said = stdout_of(call("check", "digits_decomfl", "--forecast"))
+    assert said.startswith("forecast: the model has 2,410 trained and 0 constant numbers")
+    told = json.loads(call("check", "digits_decomfl", "--forecast", "--json").stdout)
     assert told["trained"] == 2410
     assert not list(Path(tmp_path).iterdir())
 

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from typer.testing import CliRunner
 
 import raydpzv
 from raydpzv.errors import InputError
@@ -15,7 +14,7 @@ from raydpzv.experiment.runner import run_local
 from raydpzv.limits import free_threads
 from raydpzv.preflight import check, first_weights
 from raydpzv.sim.executor import LocalExecutor
-from scenarios.cli import app
+from tests.helpers.commands import call, stdout_of
 
 X = np.linspace(-1, 1, 240, dtype=np.float32).reshape(60, 4)
 Y = np.arange(60) % 3
@@ -177,11 +176,10 @@ def test_a_run_under_the_wall_clock_is_not_timed():
 
 @pytest.mark.usefixtures("one_process")
 def test_the_command_prints_sentences_or_json():
-    done = CliRunner().invoke(app, ["check", "digits_dpzv"])
-    assert done.exit_code == 0, done.stderr
-    assert "models: 5, of " in done.stdout
-    assert "another process starts from the same weights" in done.stdout
-    told = json.loads(CliRunner().invoke(app, ["check", "digits_dpzv", "--json"]).stdout)
+    stdout = stdout_of(call("check", "digits_dpzv"))
+    assert "models: 5, of " in stdout
+    assert "another process starts from the same weights" in stdout
+    told = json.loads(call("check", "digits_dpzv", "--json").stdout)
     assert told["updates"] == 2000
     assert told["models"]["client 0"] == 610
 

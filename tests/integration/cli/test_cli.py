@@ -17,7 +17,7 @@ from raydpzv.records.run_folder import drop_checkpoints
 from raydpzv.records.store import read_rows
 from scenarios.cli import app
 from scenarios.commands import resume
-from tests.helpers.commands import call, changed, complaint
+from tests.helpers.commands import call, changed, complaint, stdout_of
 from tests.helpers.programs import start
 
 QUICK = ["--set", "budget.updates=60", "--set", "evaluate.every=20"]
@@ -59,10 +59,9 @@ def test_run_prints_one_screen_or_every_table_and_writes_a_folder(tmp_path):
         "raydpzv report",
     ):
         assert word in short
-    result = call("run", "digits_dpzv", *QUICK, "--out", tmp_path / "run", "--explain")
-    assert result.exit_code == 0, result.output
+    stdout = stdout_of(call("run", "digits_dpzv", *QUICK, "--out", tmp_path / "run", "--explain"))
     for word in ("accuracy", "NOT PRIVATE", "paper", "client", "server", str(tmp_path / "run")):
-        assert word in result.stdout.replace("\n", "") or word in result.stdout
+        assert word in stdout.replace("\n", "") or word in stdout
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["updates"] == 60
 
 
@@ -145,10 +144,9 @@ def test_unknown_names():
 
 
 def test_privacy_shows_every_adversary_and_the_reason(tmp_path):
-    result = call("privacy", "digits_dpzv")
-    assert result.exit_code == 0
+    stdout = stdout_of(call("privacy", "digits_dpzv"))
     for word in ("paper", "client", "external", "server", "replace", "NOT PRIVATE", "> 10"):
-        assert word in result.stdout
+        assert word in stdout
     explained = call("privacy", "digits_dpzv", "--explain").stdout
     assert "157,480" in explained
     assert explained.count("PRIVATE") == 1, "the verdict is printed once"
@@ -175,9 +173,7 @@ def test_privacy_reproduces_the_papers_gap_without_the_data():
 
 
 def test_privacy_of_a_run_without_noise():
-    result = call("privacy", "sgd")
-    assert result.exit_code == 0
-    assert "NOT PRIVATE: no noise" in " ".join(result.stdout.split())
+    assert "NOT PRIVATE: no noise" in " ".join(stdout_of(call("privacy", "sgd")).split())
 
 
 def test_list_names_everything():
@@ -189,10 +185,9 @@ def test_list_names_everything():
 
 
 def test_report_writes_one_page_and_pictures(finished, tmp_path):
-    result = call("report", finished)
-    assert result.exit_code == 0, result.output
+    stdout = stdout_of(call("report", finished))
     page = finished / "report.html"
-    assert str(page) in result.stdout.replace("\n", "")
+    assert str(page) in stdout.replace("\n", "")
     text = page.read_text()
     assert "NOT PRIVATE" in text
     assert "http://" not in text.replace("http://www.w3.org", "")

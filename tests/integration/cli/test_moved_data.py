@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.commands import call, complaint
+from tests.helpers.commands import call, complaint, stdout_of
 
 SCENARIO = """
 [data]
@@ -43,8 +43,7 @@ def run(tmp_path, monkeypatch):
     (tmp_path / "mine" / "s.toml").write_text(SCENARIO.format(method="vafl"))
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
-    result = call("run", tmp_path / "mine" / "s.toml", "--out", tmp_path / "run")
-    assert result.exit_code == 0, result.output
+    stdout_of(call("run", tmp_path / "mine" / "s.toml", "--out", tmp_path / "run"))
     monkeypatch.chdir(tmp_path)
     return tmp_path / "run"
 
@@ -71,25 +70,21 @@ def test_the_record_says_where_the_data_were_and_what_they_were(run, tmp_path):
 
 
 def test_a_run_is_replayed_from_any_folder(run):
-    result = call("replay", run)
-    assert result.exit_code == 0, result.output
-    assert "replayed 30 updates" in result.stdout
+    assert "replayed 30 updates" in stdout_of(call("replay", run))
 
 
 @pytest.mark.usefixtures("unrendered")
 def test_moved_data_are_missed_and_then_found(run, tmp_path):
     moved = move(tmp_path)
     assert "rows.csv" in complaint(call("replay", run))
-    result = call("replay", run, *moved)
-    assert result.exit_code == 0, result.output
-    assert "every loss and all final parameters have the recorded bits" in result.stdout
+    assert "every loss and all final parameters have the recorded bits" in stdout_of(
+        call("replay", run, *moved)
+    )
     assert call("report", run).exit_code == 0
     assert call("report", run, *moved).exit_code == 0
     digest = as_stopped(run)
     assert complaint(call("resume", run))
-    result = call("resume", run, *moved, "--json")
-    assert result.exit_code == 0, result.output
-    assert json.loads(result.stdout)["digest"] == digest
+    assert json.loads(stdout_of(call("resume", run, *moved, "--json")))["digest"] == digest
 
 
 def test_other_data_at_the_new_place_are_found_out(run, tmp_path):
@@ -106,11 +101,9 @@ def test_other_data_at_the_new_place_are_found_out(run, tmp_path):
 @pytest.mark.usefixtures("unrendered")
 def test_a_copy_without_the_operators_file_says_what_cannot_be_checked_and_is_not_continued(run):
     (run / "operator.json").unlink()
-    result = call("replay", run)
-    assert result.exit_code == 0, result.output
     assert (
         f"not checked: whether these are the run's data: {run} has no operator.json"
-        in result.stdout
+        in stdout_of(call("replay", run))
     )
     assert call("report", run).exit_code == 0
     as_stopped(run)

@@ -7,7 +7,7 @@ import shlex
 import pytest
 import yaml
 
-from tests.helpers.commands import call
+from tests.helpers.commands import call, stdout_of
 from tests.helpers.rayjob_schema import errors
 from tests.test_budgets import ROOT
 
@@ -50,8 +50,7 @@ def test_its_run_is_on_the_claim_and_the_same_words_run_here(job, tmp_path):
     words[out] = tmp_path / "run"
     few = ("--runner", "local", "--quiet", "--set", "budget.updates=2")
     for _ in range(2):  # a retry shows the finished run
-        done = call(*words[3:], *few)
-        assert done.exit_code == 0, done.output
+        stdout_of(call(*words[3:], *few))
 
 
 WRONG = {

@@ -11,14 +11,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 import raydpzv
 from raydpzv.data import builtin
 from raydpzv.errors import DataError
 from raydpzv.experiment.prepare import planned_privacy
 from raydpzv.privacy.release import verdict
-from scenarios.cli import app
+from tests.helpers.commands import call, stdout_of
 
 PAGE = (Path(__file__).parents[3] / "docs" / "data.md").read_text()
 
@@ -35,9 +34,8 @@ def test_the_example_with_own_data_trains_clients(tmp_path, monkeypatch):
         exec(program[1], {})
     (tmp_path / "runs" / "table.csv").write_text(written.getvalue())
     words = shlex.split(command)[1:]
-    done = CliRunner().invoke(app, [*words, "--runner", "local", "--json", "--quiet"])
-    assert done.exit_code == 0, done.output
-    reached = {line["label"]: line["accuracy_median"] for line in json.loads(done.stdout)["lines"]}
+    stdout = stdout_of(call(*words, "--runner", "local", "--json", "--quiet"))
+    reached = {line["label"]: line["accuracy_median"] for line in json.loads(stdout)["lines"]}
     assert reached["vafl"] > reached["frozen clients (control)"] + 0.3
 
 

@@ -203,18 +203,26 @@ def test_the_settings_of_texts_reach_the_data(tmp_path):
 
 
 def test_texts_and_models_of_other_kinds(tmp_path):
-    folder = write_reviews(tmp_path, "csv")
-    overrides = [f"data.folder={folder}", *TINY_TRANSFORMER, *FEW]
-    with pytest.raises(SpecError, match=r"token ids, names and no quantities.*use transformer"):
-        scenarios.run(scenarios.load("amazon_dpzv", [*overrides, "model.bottom=mlp"]))
-    with pytest.raises(SpecError, match="5 clients cannot have equal spans of 12 tokens"):
-        scenarios.run(
-            scenarios.load("amazon_dpzv", [*overrides, "split.clients=5", "clock.compute=1"])
-        )
-    with pytest.raises(SpecError, match='numbers, which "transformer" does not take'):
-        scenarios.run(
-            scenarios.load("digits_dpzv", ["model.bottom=transformer", "split.how=columns"])
-        )
+    texts = [f"data.folder={write_reviews(tmp_path, 'csv')}", *TINY_TRANSFORMER, *FEW]
+    for name, overrides, said in (
+        (
+            "amazon_dpzv",
+            [*texts, "model.bottom=mlp"],
+            r"token ids, names and no quantities.*use transformer",
+        ),
+        (
+            "amazon_dpzv",
+            [*texts, "split.clients=5", "clock.compute=1"],
+            "5 clients cannot have equal spans of 12 tokens",
+        ),
+        (
+            "digits_dpzv",
+            ["model.bottom=transformer", "split.how=columns"],
+            'numbers, which "transformer" does not take',
+        ),
+    ):
+        with pytest.raises(SpecError, match=said):
+            scenarios.run(scenarios.load(name, overrides))
 
 
 METHODS = ("vafl", "zoo_vfl", "czofo", "frozen", "sgd")

@@ -1,12 +1,11 @@
 import pytest
-from typer.testing import CliRunner
 
 import raydpzv
 from raydpzv.config.public_lists import fitted, read_off, stated_lists
 from raydpzv.config.toml import as_toml, load
 from raydpzv.errors import SpecError
 from raydpzv.settings.sections_data import DataSection
-from scenarios.cli import app
+from tests.helpers.commands import call, stdout_of
 
 CLASSES = ("ill", "well")
 
@@ -70,9 +69,8 @@ def test_each_setting_by_which_one_record_moves_others_is_named(changed, setting
 
 
 def test_privacy_says_whose_list_the_classes_are():
-    result = CliRunner().invoke(app, ["privacy", "digits_private"])
-    assert result.exit_code == 0
-    assert "classes: public, the data set's own" in result.stdout.splitlines()
+    said = stdout_of(call("privacy", "digits_private")).splitlines()
+    assert "classes: public, the data set's own" in said
 
 
 @pytest.mark.parametrize(
