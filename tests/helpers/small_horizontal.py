@@ -1,7 +1,6 @@
 """Small horizontal scenarios of every method, and ways to stop them and to continue."""
 
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -93,14 +92,17 @@ def small(kind: str, *overrides: str) -> HorizontalScenario:
     return spec
 
 
-def stop_after(updates: int) -> tuple[threading.Event, Callable[[Any], None]]:
+def stop_after(updates: int) -> dict[str, Any]:
+    """Return the arguments of a run that stop it after these updates, as its user would."""
     stop = threading.Event()
-    return stop, lambda status: stop.set() if status.updates >= updates else None
+    return {
+        "stop": stop,
+        "progress": lambda status: stop.set() if status.updates >= updates else None,
+    }
 
 
 def stopped(spec: HorizontalScenario, folder: Path, updates: int = 9) -> None:
-    stop, progress = stop_after(updates)
-    summary = scenarios.run(spec, folder, stop=stop, progress=progress).summary
+    summary = scenarios.run(spec, folder, **stop_after(updates)).summary
     assert (summary["status"], summary["updates"]) == ("stopped", updates)
 
 
@@ -117,11 +119,6 @@ def same(run: Run, whole: Run) -> None:
     assert run.summary["status"] == "done"
     if "ledger" in whole.summary:
         assert run.summary["ledger"]["digest"] == whole.summary["ledger"]["digest"]
-
-
-def one_line(error: BaseException) -> str:
-    assert "\n" not in str(error)
-    return str(error)
 
 
 def contents(folder: Path) -> dict[str, bytes]:

@@ -4,13 +4,13 @@ import shutil
 import numpy as np
 import pytest
 from filelock import FileLock
-from typer.testing import CliRunner
 
 import raydpzv
 from raydpzv.audit.recorded import recorded_run
 from raydpzv.methods.vertical.dpzv import IntegerServer
 from raydpzv.zo.update import Step
-from scenarios.cli import app
+from tests.helpers import commands
+from tests.helpers.commands import stdout_of
 from tests.helpers.keyed_noise import keyed_noise
 from tests.helpers.sound_runs import sound, table
 
@@ -45,7 +45,7 @@ JOINT = (
 
 
 def call(*arguments):
-    return CliRunner().invoke(app, ["audit", *(str(a) for a in arguments)])
+    return commands.call("audit", *arguments)
 
 
 def audited(folder, *options, status=0):
@@ -60,10 +60,7 @@ def made(folder, scenario, *overrides):
 
 
 def complaint(*arguments):
-    result = call(*arguments)
-    assert result.exit_code == 2, result.output
-    (line,) = [line for line in result.stderr.splitlines() if line.strip()]
-    return line
+    return commands.complaint(call(*arguments))
 
 
 @pytest.fixture(scope="module")
@@ -80,10 +77,9 @@ def fixed_noise():
 
 
 def test_the_demo_is_not_falsified_and_much_of_its_epsilon_is_seen(demo, tmp_path):
-    result = call(demo, "--quiet", "--out", tmp_path / "page")
-    assert result.exit_code == 0, result.output
-    assert result.stdout.startswith("not falsified: the attack shows ε ≥ 0.")
-    printed = " ".join(result.stdout.split())
+    stdout = stdout_of(call(demo, "--quiet", "--out", tmp_path / "page"))
+    assert stdout.startswith("not falsified: the attack shows ε ≥ 0.")
+    printed = " ".join(stdout.split())
     assert "the run proves ε = 1 (δ = 0.00025, one record replaced, against clients" in printed
     assert "p = 0." in printed.partition("Kolmogorov-Smirnov")[2]
     found = json.loads((tmp_path / "page" / "audit.json").read_text())
@@ -361,20 +357,17 @@ def test_an_interrupted_audit_ends_in_one_line(demo, monkeypatch, tmp_path):
 
 def test_what_cannot_be_audited_is_refused(demo, tmp_path):
     run = shutil.copytree(demo, tmp_path / "run")
-    assert "wanted a training row, 0..399, got 400" in complaint(run, "--row", 400)
-    assert "--canaries: wanted 1..400" in complaint(run, "--canaries", 0)
-    assert 'got "lable". Did you mean "label"?' in complaint(run, "--kind", "lable")
-    assert 'got "legder". Did you mean "ledger"?' in complaint(run, "--by", "legder")
-    assert "wanted at least 8" in complaint(run, "--by", "runs", "--runs", 7)
-    assert "wanted at least 4 different records" in complaint(
-        run, "--by", "guesses", "--canaries", 3
-    )
-    assert "--epsilons: wanted numbers above 0" in complaint(
-        run, "--by", "labels", "--epsilons", "1,x"
-    )
-    assert "--epsilons: wanted numbers above 0" in complaint(
-        run, "--by", "labels", "--epsilons", "0"
-    )
+    for words, said in (
+        (("--row", 400), "wanted a training row, 0..399, got 400"),
+        (("--canaries", 0), "--canaries: wanted 1..400"),
+        (("--kind", "lable"), 'got "lable". Did you mean "label"?'),
+        (("--by", "legder"), 'got "legder". Did you mean "ledger"?'),
+        (("--by", "runs", "--runs", 7), "wanted at least 8"),
+        (("--by", "guesses", "--canaries", 3), "wanted at least 4 different records"),
+        (("--by", "labels", "--epsilons", "1,x"), "--epsilons: wanted numbers above 0"),
+        (("--by", "labels", "--epsilons", "0"), "--epsilons: wanted numbers above 0"),
+    ):
+        assert said in complaint(run, *words)
     shutil.move(run / "ledger", tmp_path / "ledger")
     assert "has no ledger (ledger/header.json)" in complaint(run)
     shutil.move(tmp_path / "ledger", run / "ledger")
@@ -394,10 +387,7 @@ def test_what_cannot_be_audited_is_refused(demo, tmp_path):
 
 
 def test_published_noiseless_and_horizontal_runs_are_refused(demo, tmp_path):
-    published = CliRunner().invoke(
-        app, ["publish", str(demo), "--out", str(tmp_path / "published")]
-    )
-    assert published.exit_code == 0, published.output
+    stdout_of(commands.call("publish", demo, "--out", tmp_path / "published"))
     assert "holds what was published of a run" in complaint(tmp_path / "published")
     quiet = made(tmp_path / "quiet", "zoo_vfl", "budget.updates=4")
     assert "adds no noise and claims no ε" in complaint(quiet)

@@ -27,10 +27,7 @@ def whole(tmp_path_factory):
 
 
 def test_a_stopped_run_continues_to_the_bits_of_one_that_was_not(whole, tmp_path):
-    stop, progress = stop_after(25)
-    scenarios.run(
-        scenarios.load("digits_dpzv", CHANGES), tmp_path / "run", progress=progress, stop=stop
-    )
+    scenarios.run(scenarios.load("digits_dpzv", CHANGES), tmp_path / "run", **stop_after(25))
     assert summary(tmp_path / "run")["updates"] == 25
     assert call(*RUN, "--out", tmp_path / "run", "--or-resume", "--quiet").exit_code == 0
     assert summary(tmp_path / "run")["digest"] == summary(whole)["digest"]

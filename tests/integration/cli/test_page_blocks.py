@@ -123,9 +123,8 @@ def do(page: str, line: str) -> None:
 
 
 def run_of(name: str, settings: list[str], *, stopped: bool) -> None:
-    stop, progress = stop_after(1 if stopped else 2)
     spec = raydpzv.load(settings[0], ["budget.updates=2", "evaluate.every=1", *settings[1:]])
-    raydpzv.run(spec, f"runs/{name}", stop=stop, progress=progress)
+    raydpzv.run(spec, f"runs/{name}", **stop_after(1 if stopped else 2))
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from raydpzv.records.publish import STAYS
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.records.schema import SCHEMAS
 from raydpzv.records.secrets_file import OPERATOR, read_coins, read_key
-from tests.helpers.commands import call
+from tests.helpers.commands import call, complaint, stdout_of
 from tests.helpers.plain_digest import plain_digest
 from tests.helpers.public_data import PUBLIC
 from tests.helpers.small_horizontal import stop_after
@@ -45,12 +45,6 @@ PARTS = {
 }
 
 
-def complaint(result):
-    assert result.exit_code == 2, result.output
-    (line,) = [line for line in result.stderr.splitlines() if line.startswith("raydpzv: ")]
-    return line
-
-
 def files(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
 
@@ -61,9 +55,8 @@ def made(small, tmp_path_factory, request):
     folder = tmp_path_factory.mktemp("private")
     spec = small(*FROZEN, *request.param)
     scenarios.run(spec, folder / "run")
-    result = call("publish", folder / "run", "--out", folder / "public", "--quiet")
-    assert result.exit_code == 0, result.output
-    verdict = result.stdout.partition("published: ")[0]
+    stdout = stdout_of(call("publish", folder / "run", "--out", folder / "public", "--quiet"))
+    verdict = stdout.partition("published: ")[0]
     assert len(verdict) > 100 >= max(map(len, verdict.splitlines())), "wrapped"
     return spec, folder / "run", folder / "public"
 
@@ -170,17 +163,16 @@ def test_the_published_ledger_gives_the_released_models_bit_for_bit(made, tmp_pa
     _, run, public = made
     with Ledger.open(run / "ledger") as own, Ledger.open(public / "ledger") as copy:
         assert copy.digest == own.digest == RunFolder.open(public).summary()["ledger"]["digest"]
-    result = call("replay", public, "--out", tmp_path / "again.npz")
-    assert result.exit_code == 0, result.output
-    assert "the final model has the recorded bits" in result.stdout
-    assert "not rebuilt: the server's head, which is in models.npz" in result.stdout
+    stdout = stdout_of(call("replay", public, "--out", tmp_path / "again.npz"))
+    assert "the final model has the recorded bits" in stdout
+    assert "not rebuilt: the server's head, which is in models.npz" in stdout
     again, released = np.load(tmp_path / "again.npz"), np.load(run / "models.npz")
     assert set(again.files) == set(released.files) - {"server"}
     assert all(again[name].tobytes() == released[name].tobytes() for name in again.files)
     assert (public / "models.npz").read_bytes() == (run / "models.npz").read_bytes()
-    one = call("replay", public, "--client", "1", "--at", "20")
-    assert one.exit_code == 0, one.output
-    assert "client 1: 610 parameters" in one.stdout
+    assert "client 1: 610 parameters" in stdout_of(
+        call("replay", public, "--client", "1", "--at", "20")
+    )
 
 
 def test_models_that_the_ledger_does_not_give_are_not_published(copied):
@@ -238,8 +230,7 @@ def test_what_may_not_leave_is_refused_with_the_reason(made, small, tmp_path):
     assert (
         "is not private, so nothing of it may leave: the server trains its head on labels" in said
     )
-    stop, progress = stop_after(5)
-    scenarios.run(small(*FROZEN), tmp_path / "stopped", progress=progress, stop=stop)
+    scenarios.run(small(*FROZEN), tmp_path / "stopped", **stop_after(5))
     assert "has not finished" in complaint(
         call("publish", tmp_path / "stopped", "--out", tmp_path / "out")
     )

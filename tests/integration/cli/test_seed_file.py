@@ -11,7 +11,7 @@ from raydpzv.files import sha256
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.seed_file.seed_format import SeedRoot
 from raydpzv.seed_file.seed_replay import read_seed_file
-from tests.helpers.commands import call, complaint
+from tests.helpers.commands import call, complaint, stdout_of
 from tests.helpers.public_data import PUBLIC
 from tests.helpers.seed_samples import header, with_header
 from tests.helpers.small_horizontal import small as small_horizontal
@@ -31,9 +31,8 @@ def shared(tmp_path_factory):
     """A horizontal run whose step size and number of directions change, and its seed file."""
     folder = tmp_path_factory.mktemp("horizontal")
     scenarios.run(small_horizontal("schedules"), folder / "run")
-    result = call("publish", folder / "run", "--compact", "--out", folder / "run.seeds")
-    assert result.exit_code == 0, result.output
-    return folder / "run", folder / "run.seeds", result.stdout
+    stdout = stdout_of(call("publish", folder / "run", "--compact", "--out", folder / "run.seeds"))
+    return folder / "run", folder / "run.seeds", stdout
 
 
 @pytest.fixture(scope="module")
@@ -41,9 +40,8 @@ def parties(small, tmp_path_factory):
     """A private vertical run and its seed file."""
     folder = tmp_path_factory.mktemp("vertical")
     scenarios.run(small(*PRIVATE), folder / "run")
-    result = call("publish", folder / "run", "--compact", "--out", folder / "run.seeds")
-    assert result.exit_code == 0, result.output
-    return folder / "run", folder / "run.seeds", result.stdout
+    stdout = stdout_of(call("publish", folder / "run", "--compact", "--out", folder / "run.seeds"))
+    return folder / "run", folder / "run.seeds", stdout
 
 
 def test_a_file_rebuilds_the_model_bit_for_bit(shared, tmp_path):
@@ -51,8 +49,7 @@ def test_a_file_rebuilds_the_model_bit_for_bit(shared, tmp_path):
     assert said.startswith("NOT PRIVATE: no noise is added")
     assert "rebuilt from the file, bit for bit" in said
     assert "larger than the model" not in said
-    result = call("replay", file, "--out", tmp_path / "model.npz")
-    assert result.exit_code == 0, result.output
+    stdout_of(call("replay", file, "--out", tmp_path / "model.npz"))
     x = np.load(tmp_path / "model.npz")["shared"]
     assert sha256(x) == sha256(RunFolder.open(run).models()["shared"])
     assert call("replay", file, "--out", tmp_path / "model.safetensors").exit_code == 0
@@ -104,8 +101,7 @@ KINDS = (
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_run_with_a_ledger_has_a_file(kind, tmp_path):
     scenarios.run(small_horizontal(kind), tmp_path / "run")
-    result = call("publish", tmp_path / "run", "--compact", "--out", tmp_path / "run.seeds")
-    assert result.exit_code == 0, result.output
+    stdout_of(call("publish", tmp_path / "run", "--compact", "--out", tmp_path / "run.seeds"))
     (model,) = read_seed_file(tmp_path / "run.seeds").models
     wanted = from_ledger(tmp_path / "run")
     assert model.result.hex() == sha256(wanted.models["shared"])
@@ -172,8 +168,7 @@ def test_what_may_not_leave_is_refused_with_the_reason(small, tmp_path):
     )
     scenarios.run(small_horizontal("secret"), tmp_path / "secret")
     assert "shift seeds by a secret" in complaint(call("publish", tmp_path / "secret", *out))
-    stop, progress = stop_after(5)
-    scenarios.run(small_horizontal("mezo"), tmp_path / "stopped", progress=progress, stop=stop)
+    scenarios.run(small_horizontal("mezo"), tmp_path / "stopped", **stop_after(5))
     assert "has not finished" in complaint(call("publish", tmp_path / "stopped", *out))
     scenarios.run(small_horizontal("fedavg"), tmp_path / "weights")
     assert "keeps no ledger of seeds and scalars" in complaint(
@@ -266,8 +261,7 @@ def from_weights(tmp_path_factory):
     scenarios.run(
         small_horizontal("decomfl", f"model.weights={folder / 'base.safetensors'}"), folder / "run"
     )
-    result = call("publish", folder / "run", "--compact", "--out", folder / "run.seeds")
-    assert result.exit_code == 0, result.output
+    stdout_of(call("publish", folder / "run", "--compact", "--out", folder / "run.seeds"))
     return folder, layers.state_dict()
 
 
@@ -277,8 +271,7 @@ def test_weights_that_readers_have_stay_out_of_the_file(from_weights, tmp_path):
     assert {tensor.start for tensor in read_seed_file(file).models[0].tensors} == {"weights"}
     assert file.stat().st_size < 2000
     out = tmp_path / "model.safetensors"
-    result = call("replay", file, "--weights", folder / "base.safetensors", "--out", out)
-    assert result.exit_code == 0, result.output
+    stdout_of(call("replay", file, "--weights", folder / "base.safetensors", "--out", out))
     found = load_file(out)
     x = torch.cat([found[name].flatten() for name in base]).numpy()
     assert sha256(x) == sha256(RunFolder.open(folder / "run").models()["shared"])
@@ -333,14 +326,12 @@ def test_weights_that_a_seed_file_does_not_use_are_refused_or_named(from_weights
     assert f"--weights: {shared[1]} has its first weights; leave it out" in said
     more = tmp_path / "more.safetensors"
     save_file({**base, "encoder.weight": torch.arange(6.0).view(2, 3)}, more)
-    result = call(
-        "replay", folder / "run.seeds", "--weights", more, "--out", tmp_path / "out.safetensors"
+    stdout = stdout_of(
+        call(
+            "replay", folder / "run.seeds", "--weights", more, "--out", tmp_path / "out.safetensors"
+        )
     )
-    assert result.exit_code == 0, result.output
-    assert (
-        f"not checked: 1 tensor of {more} that {folder / 'run.seeds'} does not name"
-        in result.stdout
-    )
+    assert f"not checked: 1 tensor of {more} that {folder / 'run.seeds'} does not name" in stdout
     plain = call(
         "replay",
         folder / "run.seeds",
@@ -356,8 +347,7 @@ def test_frozen_weights_beside_the_trained_are_checked_and_written(from_weights,
     folder, base = from_weights
     whole, file = tmp_path / "whole.safetensors", tmp_path / "run.seeds"
     save_file({**base, "encoder.weight": torch.arange(6.0).view(2, 3)}, whole)
-    result = call("publish", folder / "run", "--compact", "--weights", whole, "--out", file)
-    assert result.exit_code == 0, result.output
+    stdout_of(call("publish", folder / "run", "--compact", "--weights", whole, "--out", file))
     out = tmp_path / "model.safetensors"
     assert call("replay", file, "--weights", whole, "--out", out).exit_code == 0
     assert load_file(out)["encoder.weight"].tolist() == [[0, 1, 2], [3, 4, 5]]

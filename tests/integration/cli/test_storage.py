@@ -11,7 +11,7 @@ import scenarios
 from raydpzv.experiment.runner import RunOptions, start
 from raydpzv.storage.filesystem import open_storage
 from raydpzv.storage.index import latest
-from tests.helpers.commands import call, changed, complaint
+from tests.helpers.commands import call, changed, complaint, stdout_of
 from tests.helpers.small_horizontal import stop_after
 
 CHANGES = ("privacy.noise=seeded", "budget.updates=60", "evaluate.every=20", "data.train_rows=200")
@@ -34,17 +34,15 @@ def summary(folder):
 
 
 def stopped(uri, folder, at=25):
-    stop, progress = stop_after(at)
     spec = scenarios.load("digits_dpzv", CHANGES)
-    start(spec, "local", RunOptions(Path(folder), progress=progress, stop=stop), uri)
+    start(spec, "local", RunOptions(Path(folder), **stop_after(at)), uri)
 
 
 def test_one_line_begins_continues_and_shows_wherever_it_is_started(uri):
     digest = scenarios.run(scenarios.load("digits_dpzv", CHANGES)).summary["digest"]
     line = (*RUN, "--storage", uri, "--or-resume")
     stopped(uri, "first")
-    done = call(*line)
-    assert done.exit_code == 0, done.output
+    stdout_of(call(*line))
     assert summary("runs/my storage")["digest"] == digest
     shutil.rmtree("runs")
     assert json.loads(call(*line, "--json").stdout)["digest"] == digest
@@ -117,8 +115,7 @@ def test_the_lines_of_the_page_run(tmp_path):
     ]
     assert [words[1] for words in commands] == ["run", "report"]
     for words in commands:
-        done = call(*words[1:], *([*SET, "--quiet"] if words[1] == "run" else []))
-        assert done.exit_code == 0, (words, done.output)
+        stdout_of(call(*words[1:], *([*SET, "--quiet"] if words[1] == "run" else [])))
     assert Path("runs/digits/report.html").is_file()
     (line,) = re.findall(r"`(raydpzv\.run\(spec, .*?\))`", section)
     there = {"raydpzv": raydpzv, "spec": scenarios.load("digits_dpzv", CHANGES)}

@@ -24,8 +24,9 @@ from raydpzv.foreign import importing, resolve
 from raydpzv.records.run_folder import RunFolder
 from raydpzv.search.tune_plan import plan_to_resume, search_folder
 from tests.helpers import strangers
-from tests.helpers.commands import call, complaint
+from tests.helpers.commands import call, complaint, stdout_of
 from tests.helpers.searches import plan_of
+from tests.helpers.small_horizontal import stop_after
 from tests.helpers.strangers import MODULE, forget, rejson, rewrite, sent, trap
 
 NEEDED = "names code, .* if that code may run, give --trust-code"
@@ -347,8 +348,7 @@ def test_a_run_that_came_back_needs_no_word_beside_its_own_scenario(home, canary
     assert f"names code, {MODULE}:METHOD, and" in complaint(call(*words, other)), "control"
     again = tmp_path / "again"
     shutil.copytree(folder, again)
-    done = call(*words, folder)
-    assert done.exit_code == 0, done.output
+    stdout_of(call(*words, folder))
     assert "loss" in canary.read_text()
     forget()
     found = raydpzv.run(raydpzv.load(str(own)), storage_path=tmp_path, name="again")
@@ -514,8 +514,7 @@ def test_control_a_write_through_a_link_is_seen(outside, tmp_path):
 
 def test_what_a_run_keeps_to_its_owner_has_private_modes(home, canary, tmp_path):
     folder = tmp_path / "run"
-    done = call("run", "horizontal.toml", "--out", folder, "--quiet", "--log", "csv,json")
-    assert done.exit_code == 0, done.output
+    stdout_of(call("run", "horizontal.toml", "--out", folder, "--quiet", "--log", "csv,json"))
     call("step", folder, "--rank", "--quiet")
     assert folder.stat().st_mode & 0o777 == 0o700
     private = [folder / name for name in ("operator.json", "summary.json", "step.json")]
@@ -530,12 +529,8 @@ def test_what_a_run_keeps_to_its_owner_has_private_modes(home, canary, tmp_path)
 
 def test_a_checkpoint_and_its_rows_are_their_owners_alone(home, canary, tmp_path):
     folder = tmp_path / "run"
-    stop = threading.Event()
     raydpzv.run(
-        raydpzv.load("vertical.toml", ["record.checkpoint_updates=1"]),
-        folder,
-        stop=stop,
-        progress=lambda status: stop.set() if status.updates >= 2 else None,
+        raydpzv.load("vertical.toml", ["record.checkpoint_updates=1"]), folder, **stop_after(2)
     )
     private = [*folder.glob("checkpoint*.state"), *folder.glob("rows.tail/*")]
     assert private
@@ -545,8 +540,7 @@ def test_a_checkpoint_and_its_rows_are_their_owners_alone(home, canary, tmp_path
 def test_a_published_folder_may_be_shared(home, canary, tmp_path):
     old = os.umask(0o022)
     try:
-        done = call("publish", home / "made-vertical", "--out", tmp_path / "public", "--quiet")
-        assert done.exit_code == 0, done.output
+        stdout_of(call("publish", home / "made-vertical", "--out", tmp_path / "public", "--quiet"))
     finally:
         os.umask(old)
     public = tmp_path / "public"

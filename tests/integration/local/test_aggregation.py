@@ -160,10 +160,7 @@ def test_a_run_with_private_weights_repeats_and_nothing_secret_is_in_its_folder(
 def test_a_stopped_run_continues_with_new_keys_to_the_same_model(method, away, tmp_path):
     spec = scenario("horizontal", method, ("budget.updates=4", "method.aggregation=masked", *away))
     whole = scenarios.run(spec)
-    stop, progress = stop_after(2)
-    assert (
-        scenarios.run(spec, tmp_path / "run", stop=stop, progress=progress).summary["updates"] == 2
-    )
+    assert scenarios.run(spec, tmp_path / "run", **stop_after(2)).summary["updates"] == 2
     prepared, folder, _ = continued(tmp_path / "run")
     last = run_prepared(prepared, folder)
     assert (last.summary["updates"], last.summary["model_digest"]) == (

@@ -63,13 +63,11 @@ def test_a_stopped_run_continues_with_its_coins(small, tmp_path):
     spec, secret = small(*SECRET), 2**255 + 12345
     whole = run_prepared(prepare_vertical(spec, secret), None, runner="local").summary
     other = run_prepared(prepare_vertical(spec, secret + 1), None, runner="local").summary
-    stop, progress = stop_after(25)
     run_prepared(
         prepare_vertical(spec, secret),
         tmp_path / "run",
         runner="local",
-        progress=progress,
-        stop=stop,
+        **stop_after(25),
     )
     experiment, folder, _ = resuming(tmp_path / "run")
     resumed = run_prepared(experiment, folder, runner="local").summary

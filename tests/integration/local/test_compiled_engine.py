@@ -61,8 +61,7 @@ def test_a_run_is_replayed_and_continued_to_the_same_bits(method: str, tmp_path:
     again = replay(tmp_path / "whole")
     assert again.verified
     assert all(np.array_equal(again.models[party], x) for party, x in whole.models.items())
-    stop, progress = stop_after(25)
-    scenarios.run(spec, tmp_path / "run", progress=progress, stop=stop)
+    scenarios.run(spec, tmp_path / "run", **stop_after(25))
     experiment, folder, _ = resuming(tmp_path / "run")
     continued = run_prepared(experiment, folder, runner="local").summary
     for name in ("digest", "model_digest", "engine"):

@@ -69,8 +69,7 @@ def test_its_tests_pass(fedprox, tmp_path):
 def test_it_runs_resumes_and_is_not_private(fedprox, tmp_path):
     spec = scenarios.load("digits_decomfl", list(SMALL))
     whole = scenarios.run(spec).summary
-    stop, progress = stop_after(3)
-    scenarios.run(spec, tmp_path / "run", stop=stop, progress=progress)
+    scenarios.run(spec, tmp_path / "run", **stop_after(3))
     prepared, folder, _ = continued(tmp_path / "run")
     last = run_prepared(prepared, folder).summary
     assert (last["status"], last["digest"]) == ("done", whole["digest"])

@@ -105,8 +105,7 @@ def test_a_folder_without_the_operators_file_is_replayed_and_says_what_is_not_ch
 
 
 def test_a_stopped_run_continues_with_its_key_and_not_without_it(small, tmp_path):
-    stop, progress = stop_after(5)
-    scenarios.run(small(*SHORT), tmp_path / "run", progress=progress, stop=stop)
+    scenarios.run(small(*SHORT), tmp_path / "run", **stop_after(5))
     kept = (tmp_path / "run" / OPERATOR).rename(tmp_path / "kept")
     with pytest.raises(
         DataError, match=r"has no operator\.json: it holds the key .* put the operator's file back"

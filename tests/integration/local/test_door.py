@@ -1,7 +1,6 @@
 import hashlib
 import pickle
 import sys
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +17,7 @@ from raydpzv.experiment.rebuild import check_rebuilt, rebuild
 from raydpzv.keys import Key
 from raydpzv.records.publish import publish
 from tests.helpers.programs import Forked, ended, said
+from tests.helpers.small_horizontal import stop_after
 
 DRAW = (Key(0) / "own data").generator()
 Y = DRAW.integers(0, 3, 120)
@@ -257,25 +257,21 @@ def test_named_weights_come_from_any_update(tmp_path):
     np.testing.assert_array_equal(flat, run.models["client 1"])
     assert any(not torch.equal(last[name], first[name]) for name in last)
     assert run.state_dict("server").keys() == {"0.weight", "0.bias", "2.weight", "2.bias"}
-    with pytest.raises(InputError, match="each party has a model; name one of 0 to 1, or server"):
-        run.state_dict()
-    with pytest.raises(InputError, match="wanted a party from 0 to 1, got 2"):
-        run.state_dict(2)
-    with pytest.raises(InputError, match='party: wanted the number of a client, got "shop"'):
-        run.state_dict("shop")
+    for party, refused in (
+        ((), "each party has a model; name one of 0 to 1, or server"),
+        ((2,), "wanted a party from 0 to 1, got 2"),
+        (("shop",), 'party: wanted the number of a client, got "shop"'),
+    ):
+        with pytest.raises(InputError, match=refused):
+            run.state_dict(*party)
 
 
 def test_a_run_resumes_with_its_own_model_alone(folder):
     def resumed():
         return ended(Forked([*PROGRAM, "resume", "run"]))
 
-    whole, stop = raydpzv.run(raydpzv.load("own.toml")), threading.Event()
-    raydpzv.run(
-        raydpzv.load("own.toml"),
-        "run",
-        stop=stop,
-        progress=lambda status: stop.set() if status.updates >= 2 else None,
-    )
+    whole = raydpzv.run(raydpzv.load("own.toml"))
+    raydpzv.run(raydpzv.load("own.toml"), "run", **stop_after(2))
     (folder / "own_parts.py").write_text(PARTS.replace("nn.Tanh(), ", ""))
     status, _, complaint = resumed()
     assert status == 2, complaint

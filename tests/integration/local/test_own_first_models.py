@@ -1,6 +1,5 @@
 import shutil
 import sys
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +15,7 @@ from raydpzv.experiment.resuming import continued
 from raydpzv.keys import Key
 from raydpzv.records.run_folder import INITIAL
 from tests.helpers.runs import run_prepared
+from tests.helpers.small_horizontal import stop_after
 
 DRAW = (Key(0) / "first models").generator()
 X = DRAW.standard_normal((80, 4)).astype(np.float32)
@@ -47,14 +47,9 @@ def cut(path: Path) -> None:
 @pytest.mark.parametrize("kind", ["horizontal", "vertical"])
 @pytest.mark.parametrize("harm", [lose, cut])
 def test_a_resumed_run_writes_its_first_models_again(tmp_path, kind, harm):
-    whole, stop = raydpzv.run(scenario(kind), out=tmp_path / "whole"), threading.Event()
+    whole = raydpzv.run(scenario(kind), out=tmp_path / "whole")
     folder = tmp_path / "run"
-    raydpzv.run(
-        scenario(kind),
-        folder,
-        stop=stop,
-        progress=lambda status: stop.set() if status.updates >= 2 else None,
-    )
+    raydpzv.run(scenario(kind), folder, **stop_after(2))
     harm(folder / INITIAL)
     prepared, opened, _ = continued(folder)
     resumed = run_prepared(prepared, opened, runner="local")

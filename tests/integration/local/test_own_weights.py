@@ -1,5 +1,4 @@
 import pickle
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +14,7 @@ from raydpzv.experiment.resuming import continued
 from raydpzv.keys import Key
 from raydpzv.records.run_folder import RunFolder
 from tests.helpers.runs import run_prepared
+from tests.helpers.small_horizontal import stop_after
 
 DRAW = (Key(0) / "own weights").generator()
 X = DRAW.standard_normal((60, 4)).astype(np.float32)
@@ -143,23 +143,13 @@ updates = 6
 """
 
 
-def stopped(folder: Path) -> None:
-    stop = threading.Event()
-    raydpzv.run(
-        raydpzv.load(str(folder / "own.toml")),
-        folder / "run",
-        stop=stop,
-        progress=lambda status: stop.set() if status.updates >= 2 else None,
-    )
-
-
 def test_a_stopped_run_resumes_with_the_same_weights_alone(tmp_path):
     from tests.helpers.own_parts import whole_weights
 
     (tmp_path / "own.toml").write_text(SCENARIO)
     file(tmp_path, whole_weights())
     whole = raydpzv.run(raydpzv.load(str(tmp_path / "own.toml")))
-    stopped(tmp_path)
+    raydpzv.run(raydpzv.load(str(tmp_path / "own.toml")), tmp_path / "run", **stop_after(2))
     assert set(RunFolder.open(tmp_path / "run").environment()["weights"]) == {
         f"shared: {name}" for name in whole_weights()
     }

@@ -3,6 +3,7 @@ by hand.
 """
 
 import dataclasses
+import re
 import sys
 import types
 from pathlib import Path
@@ -35,6 +36,8 @@ from tests.helpers.changed_settings import (
     protects_users,
     scenario,
 )
+from tests.helpers.commands import stdout_of
+from tests.helpers.loading import refusal
 from tests.helpers.programs import python_said
 from tests.helpers.runs import run_prepared
 from tests.helpers.small_horizontal import stop_after
@@ -78,8 +81,7 @@ def parties_of(prepared):
 def test_a_stopped_run_continues_to_the_bits_of_a_whole_one(name, tmp_path):
     spec = small(name)
     whole = scenarios.run(spec).summary
-    stop, progress = stop_after(3)
-    first = scenarios.run(spec, tmp_path / "run", stop=stop, progress=progress).summary
+    first = scenarios.run(spec, tmp_path / "run", **stop_after(3)).summary
     assert (first["status"], first["updates"]) == ("stopped", 3)
     prepared, folder, _ = continued(tmp_path / "run")
     last = run_prepared(prepared, folder).summary
@@ -105,9 +107,7 @@ def test_its_privacy_is_stated(name):
 @pytest.fixture(scope="module")
 def listed():
     """The words of `raydpzv list`."""
-    found = CliRunner().invoke(app, ["list"], env={"COLUMNS": "300"})
-    assert found.exit_code == 0
-    return found.stdout.split()
+    return stdout_of(CliRunner().invoke(app, ["list"], env={"COLUMNS": "300"})).split()
 
 
 @pytest.fixture(scope="module")
@@ -272,11 +272,8 @@ def tried(monkeypatch):
 @pytest.mark.parametrize("wrong", WRONG)
 def test_a_wrong_descriptor_is_refused_in_words(tried, wrong):
     tried.TRIED, said = WRONG[wrong]
-    with pytest.raises(SpecError) as caught:
+    with refusal(SpecError, r'\Amethod "tried": ', re.escape(said)):
         _ = METHODS["tried"]
-    assert str(caught.value).startswith('method "tried": ')
-    assert said in str(caught.value)
-    assert "\n" not in str(caught.value)
     with pytest.raises(SpecError, match='method "tried": '):
         scenarios.load("frozen", ["method.name=tried"])
 

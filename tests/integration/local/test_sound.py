@@ -91,8 +91,7 @@ def test_epsilon_is_that_of_the_recounted_participations(rows, tmp_path, overrid
 
 def test_a_run_that_is_stopped_says_what_it_spent_and_continues_to_the_sum(rows, tmp_path):
     experiment = prepare_vertical(sound(rows, *GATHERED, *UNEVEN))
-    stop, progress = stop_after(37)
-    first = run_prepared(experiment, tmp_path / "run", progress=progress, stop=stop)
+    first = run_prepared(experiment, tmp_path / "run", **stop_after(37))
     assert (first.summary["status"], first.summary["updates"]) == ("stopped", 37)
     most = recounted(experiment, first.rows("service"), 2)
     assert stated(first.summary) == pytest.approx(expected(experiment, most), rel=1e-9)

@@ -230,8 +230,7 @@ def test_it_enters_no_release(rows):
 @pytest.mark.parametrize("stopped", [13, 47])
 def test_a_run_that_continues_has_the_mean_of_one_that_never_stopped(rows, tmp_path, stopped):
     experiment = prepare_vertical(sound(rows, *RUNS["joint"]))
-    stop, progress = stop_after(stopped)
-    broken = run_prepared(experiment, tmp_path / "run", progress=progress, stop=stop)
+    broken = run_prepared(experiment, tmp_path / "run", **stop_after(stopped))
     assert (broken.summary["evaluated_model"] == "newest") == (stopped < 30)
     resumed, folder, _ = resuming(tmp_path / "run")
     whole = run_prepared(resumed, folder)

@@ -8,6 +8,7 @@ from raydpzv.errors import SpecError
 from raydpzv.experiment.privacy_setting import expected_shares
 from raydpzv.experiment.rebuild import replay
 from raydpzv.experiment.vertical import prepare_vertical
+from tests.helpers.loading import refusal
 
 SHORT = ("evaluate.every=40", "method.batch=32")
 SYNCHRONOUS = ("method.synchrony=synchronous",)
@@ -220,9 +221,8 @@ SECONDS = {"updates": None, "seconds": 5.0}
 def test_a_contradiction_is_named_in_one_line(tables, said):
     tree = {"method": {"name": "vafl"}, **tables, "budget": tables.get("budget", {"updates": 10})}
     tree["budget"] = {name: value for name, value in tree["budget"].items() if value is not None}
-    with pytest.raises(SpecError, match=said) as error:
+    with refusal(SpecError, said):
         parse(tree, "x.toml")
-    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(

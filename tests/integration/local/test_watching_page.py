@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 import raydpzv
 from raydpzv.files import PLAN
-from scenarios.cli import app
 from scenarios.options import chosen_logs, logs_begun
+from tests.helpers.commands import call, complaint, stdout_of
 from tests.helpers.small_horizontal import stop_after
 
 SHORT = ["--set", "budget.updates=12", "--set", "evaluate.every=4"]
@@ -26,17 +25,12 @@ def test_every_command_runs_and_a_stopped_run_continues_with_its_logs(tmp_path, 
     monkeypatch.chdir(tmp_path)
     for line in "".join(blocks("sh")).splitlines():
         words = shlex.split(line)[1:]
-        done = CliRunner().invoke(app, [*words, *SHORT, "--quiet"])
-        assert done.exit_code == 0, (words, done.output)
+        stdout_of(call(*words, *SHORT, "--quiet"))
     files = {path.name for path in (tmp_path / "runs" / "watched").iterdir()}
     assert {"scalars.csv", "tensorboard", "log.jsonl"} <= files
-    stop, progress = stop_after(5)
     spec = raydpzv.load("digits_decomfl", ["budget.updates=8", "evaluate.every=4"])
-    raydpzv.run(
-        spec, tmp_path / "run", stop=stop, progress=progress, callbacks=chosen_logs("csv,json")
-    )
-    done = CliRunner().invoke(app, ["resume", "run", "--log", "csv,json", "--quiet"])
-    assert done.exit_code == 0, done.output
+    raydpzv.run(spec, tmp_path / "run", **stop_after(5), callbacks=chosen_logs("csv,json"))
+    stdout_of(call("resume", "run", "--log", "csv,json", "--quiet"))
     scalars = (tmp_path / "run" / "scalars.csv").read_text().splitlines()
     assert [line for line in scalars if line.startswith("update")] == scalars[:1]
     assert {line.split(",")[0] for line in scalars if ",accuracy," in line} == {"0", "4", "5", "8"}
@@ -46,12 +40,10 @@ def test_every_command_runs_and_a_stopped_run_continues_with_its_logs(tmp_path, 
 
 def test_a_run_continues_with_the_logs_that_it_has_whichever_are_asked_for(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    stop, progress = stop_after(5)
     spec = raydpzv.load("digits_decomfl", ["budget.updates=8", "evaluate.every=4"])
     begun = chosen_logs("csv,json,tensorboard")
-    raydpzv.run(spec, tmp_path / "run", stop=stop, progress=progress, callbacks=begun[:2])
-    done = CliRunner().invoke(app, ["resume", "run", "--log", "json", "--quiet"])
-    assert done.exit_code == 0, done.output
+    raydpzv.run(spec, tmp_path / "run", **stop_after(5), callbacks=begun[:2])
+    stdout_of(call("resume", "run", "--log", "json", "--quiet"))
     scalars = (tmp_path / "run" / "scalars.csv").read_text().splitlines()
     assert {line.split(",")[0] for line in scalars if ",accuracy," in line} == {"0", "4", "5", "8"}
     lines = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
@@ -87,10 +79,7 @@ def test_a_wrong_log_is_refused_in_one_line(tmp_path, monkeypatch, command, said
     monkeypatch.chdir(tmp_path)
     (tmp_path / "many").mkdir()
     (tmp_path / "many" / PLAN).touch()
-    done = CliRunner().invoke(app, command)
-    assert done.exit_code == 2
-    assert said in done.stderr
-    assert done.stderr.count("\n") == 1
+    assert said in complaint(call(*command))
     assert [path.name for path in tmp_path.iterdir()] == ["many"]
 
 

@@ -209,7 +209,7 @@ def test_a_run_of_users_stopped_before_the_ledgers_end_claims_nothing(tmp_path):
     kill_at(7, spec, folder)
     for path in (folder / CHECKPOINT, before(folder / CHECKPOINT)):
         change(path, forget_waiting)
-    stop, at = stop_after(2)
+    stop, at = stop_after(2).values()
     stopped = resume(
         folder, stop=stop, progress=lambda status: at(status) if status.updates < 4 else None
     )
@@ -237,7 +237,7 @@ def test_releases_about_records_are_charged_once_each(tmp_path, noise):
     assert run.summary["ledger"]["updates"] == 60
     if noise == "seeded":
         same(run, scenarios.run(spec))
-    stop, at = stop_after(12)
+    stop, at = stop_after(12).values()
     with pytest.raises(StoppedEarly, match="before it had made again all releases of its ledger"):
         resume(
             tmp_path / "stopped",

@@ -24,7 +24,8 @@ from raydpzv.methods.replica import Replica
 from raydpzv.records.checkpoint import CHECKPOINT, Checkpoint, read_checkpoint, write_checkpoint
 from raydpzv.records.run_folder import RunFolder
 from tests.helpers.kills import kill_at
-from tests.helpers.small_horizontal import OFTEN, SMALL, one_line, resume, same, small, stopped
+from tests.helpers.loading import refusal
+from tests.helpers.small_horizontal import OFTEN, SMALL, resume, same, small, stopped
 
 
 @pytest.mark.parametrize("kind", ["decomfl", "pulling", "fedavg", "fedzo", "asynchronous"])
@@ -277,9 +278,8 @@ def test_snapshots_are_really_used_and_checked(
     path = next((tmp_path / "run" / "ledger" / "snapshots" / MODEL).glob("*15.npz"))
     data = path.read_bytes()
     path.write_bytes(data[:300] + bytes([data[300] ^ 1]) + data[301:])
-    with pytest.raises(DataError, match=path.name) as error:
+    with refusal(DataError, path.name):
         rebuild(tmp_path / "run", 17)
-    one_line(error.value)
     rebuild(tmp_path / "run", 14)
 
 
@@ -315,9 +315,8 @@ def test_a_clients_model_is_the_one_it_read_last(tmp_path: Path, kind: str) -> N
 )
 def test_what_is_not_on_record_is_refused(tmp_path: Path, arguments: Any, said: str) -> None:
     scenarios.run(small("decomfl"), tmp_path / "run")
-    with pytest.raises(InputError, match=said) as error:
+    with refusal(InputError, said):
         rebuild(tmp_path / "run", *arguments)
-    one_line(error.value)
 
 
 @pytest.mark.parametrize("kind", ["decomfl", "asynchronous"])
@@ -336,11 +335,8 @@ def test_a_clients_model_is_known_of_a_killed_run_as_far_as_its_rows_go(
             assert killed.models[name].tobytes() == whole.models[name].tobytes()
             held.add(killed.updates)
     assert len(held) > 1, "they did not all stand at the beginning"
-    with pytest.raises(
-        InputError, match="wanted --at 10 or less for one client's model, got 13: the rows of"
-    ) as error:
+    with refusal(InputError, "wanted --at 10 or less for one client's model, got 13: the rows of"):
         rebuild(tmp_path / "killed", None, 0)
-    one_line(error.value)
     assert rebuild(tmp_path / "killed").updates == 13
     for name in ("sync", "service"):  # as a kill leaves them that came when one of them was written
         (part,) = (tmp_path / "whole" / "rows" / name).iterdir()
@@ -364,9 +360,8 @@ def test_a_ledger_of_another_model_is_refused(tmp_path: Path) -> None:
         scenarios.run(small("decomfl", override), other)
         shutil.rmtree(other / "ledger")
         shutil.copytree(tmp_path / "run" / "ledger", other / "ledger")
-        with pytest.raises(InputError, match="ledger") as error:
+        with refusal(InputError, "ledger"):
             rebuild(other)
-        one_line(error.value)
 
 
 def test_another_result_than_the_recorded_one_is_found_out(
@@ -375,9 +370,8 @@ def test_another_result_than_the_recorded_one_is_found_out(
     scenarios.run(small("decomfl"), tmp_path / "run")
     true = Replica.state
     monkeypatch.setattr(Replica, "state", lambda self: np.nextafter(true(self), np.float32(9)))
-    with pytest.raises(ReplayMismatch, match="after update 24") as error:
+    with refusal(ReplayMismatch, "after update 24"):
         rebuild(tmp_path / "run")
-    one_line(error.value)
     rebuild(tmp_path / "run", 23)
 
 

@@ -100,10 +100,9 @@ def mu(summary):
 def test_a_run_that_was_stopped_has_nothing_under_way(tmp_path, monkeypatch):
     """What had been sent was charged when the run was stopped."""
     spec, folder = scenario("users"), tmp_path / "run"
-    stop, progress = stop_after(40)
     with monkeypatch.context() as patch:
         hold_uploads(patch, lambda loop: 60)
-        first = scenarios.run(spec, folder, stop=stop, progress=progress).summary
+        first = scenarios.run(spec, folder, **stop_after(40)).summary
     assert RunFolder.open(folder).checkpoint().round == first["updates"] < 150
     end, rows = go_on(folder), RunFolder.open(folder).rows()
     (leg,) = rows["leg"].to_pylist()

@@ -191,9 +191,8 @@ def test_fresh_noise_goes_on_after_a_clean_stop_and_on_one_machine_alone(
     small, tmp_path, uri, monkeypatch
 ):
     spec = small("privacy.noise=system", *OFTEN, "budget.updates=40")
-    stop, progress = stop_after(20)
     with pytest.warns(RuntimeWarning, match=FRESH_NOISE):
-        begin(spec, uri, tmp_path / "first", progress=progress, stop=stop)
+        begin(spec, uri, tmp_path / "first", **stop_after(20))
     early, late = (local_copy(uri, tmp_path / name) for name in ("early", "late"))
     prepared, opened, _ = continued(early)
     seen = []
@@ -262,8 +261,7 @@ def test_a_run_is_found_again_by_storage_path_and_name(small, tmp_path, uri, mon
     whole = digests(scenarios.run(spec))
     for place, folder in ((uri, "runs/one"), (tmp_path / "shared", tmp_path / "shared" / "one")):
         named = {"storage_path": place, "name": "one"}
-        stop, progress = stop_after(30)
-        stopped = raydpzv.run(spec, **named, stop=stop, progress=progress)
+        stopped = raydpzv.run(spec, **named, **stop_after(30))
         assert (stopped.summary["status"], str(stopped.path)) == ("stopped", str(folder))
         shutil.rmtree("runs", ignore_errors=True)
         assert digests(raydpzv.run(spec, **named)) == whole
@@ -291,10 +289,7 @@ def test_words_that_name_no_place_are_refused(small, words, line):
 
 
 def test_secrets_stay_their_owners_alone(small, tmp_path, uri):
-    stop, progress = stop_after(20)
-    begin(
-        small("privacy.noise=seeded", *OFTEN), uri, tmp_path / "run", progress=progress, stop=stop
-    )
+    begin(small("privacy.noise=seeded", *OFTEN), uri, tmp_path / "run", **stop_after(20))
     there, place = local_copy(uri, tmp_path / "there"), open_storage(uri)
     for name in ("operator.json", "checkpoint.state"):
         stored = tmp_path / "storage" / OBJECTS / latest(place).files[name].sha256

@@ -64,9 +64,8 @@ def test_a_continuation_that_did_not_reach_the_ledgers_end_claims_nothing(small,
     folder = tmp_path / "run"
     kill_at(60, spec, folder)
     experiment, continued, _ = resuming(folder)
-    stop, progress = stop_after(40)
     with pytest.raises(StoppedEarly, match="before it had made again all releases of its ledger"):
-        run_prepared(experiment, continued, runner="local", progress=progress, stop=stop)
+        run_prepared(experiment, continued, runner="local", **stop_after(40))
     assert not (folder / "summary.json").exists()
     assert len(releases(folder)) == 60
 
@@ -84,14 +83,12 @@ def releases(folder):
 def test_a_continuation_that_is_stopped_early_loses_no_release(small, tmp_path):
     """System noise: a release that is lost would be drawn a second time, with another value."""
     spec = small("privacy.noise=system")
-    stop, progress = stop_after(80)
-    scenarios.run(spec, tmp_path / "run", progress=progress, stop=stop)
+    scenarios.run(spec, tmp_path / "run", **stop_after(80))
     before = releases(tmp_path / "run")
     drop_checkpoints(tmp_path / "run")
     experiment, folder, _ = resuming(tmp_path / "run")
-    stop, progress = stop_after(30)
     with pytest.raises(StoppedEarly, match="before it had made again all releases of its ledger"):
-        run_prepared(experiment, folder, runner="local", progress=progress, stop=stop)
+        run_prepared(experiment, folder, runner="local", **stop_after(30))
     assert releases(tmp_path / "run") == before
     with pytest.raises(DataError, match="continue it first"):
         RunFolder.open(tmp_path / "run").summary()
@@ -106,9 +103,8 @@ def test_a_continuation_that_is_stopped_early_loses_no_release(small, tmp_path):
 def test_a_run_without_its_ledger_does_not_draw_its_releases_again(small, tmp_path):
     """Seeded noise, the control, comes again to the same bits."""
     for noise in ("system", "seeded"):
-        stop, progress = stop_after(40)
         folder = tmp_path / noise
-        scenarios.run(small(f"privacy.noise={noise}"), folder, progress=progress, stop=stop)
+        scenarios.run(small(f"privacy.noise={noise}"), folder, **stop_after(40))
         before = releases(folder)
         drop_checkpoints(folder)
         shutil.rmtree(folder / "ledger")
@@ -123,8 +119,7 @@ def test_a_run_without_its_ledger_does_not_draw_its_releases_again(small, tmp_pa
 
 def test_a_killed_continuation_loses_no_release(small, tmp_path):
     spec = small("privacy.noise=system", "record.flush=0.001")
-    stop, progress = stop_after(50)
-    scenarios.run(spec, tmp_path / "run", progress=progress, stop=stop)
+    scenarios.run(spec, tmp_path / "run", **stop_after(50))
     first = releases(tmp_path / "run")
     drop_checkpoints(tmp_path / "run")
 

@@ -87,9 +87,8 @@ def test_releases_beyond_the_checkpoint_are_given_out_again(tmp_path, kind):
     assert again["ledger"]["digest"] == end["ledger"]["digest"]
     # stopped before all that the ledger has was given out, it would tell of fewer releases than
     # were made
-    stop, progress = stop_after(42)
     with pytest.raises(StoppedEarly):
-        go_on(stopped, stop=stop, progress=progress)
+        go_on(stopped, **stop_after(42))
     assert not (stopped / "summary.json").exists()
 
 

@@ -15,8 +15,7 @@ from tests.helpers.small_horizontal import stop_after
 @pytest.fixture(scope="module")
 def stopped_once(small, tmp_path_factory):
     folder = tmp_path_factory.mktemp("stopped") / "run"
-    stop, progress = stop_after(40)
-    scenarios.run(small(), folder, progress=progress, stop=stop)
+    scenarios.run(small(), folder, **stop_after(40))
     return folder
 
 
@@ -58,8 +57,7 @@ def test_a_changed_scenario_is_neither_continued_nor_replayed(stopped, edit, sai
 
 def test_missing_and_damaged_parts_are_named(small, tmp_path):
     spec = small("record.flush=0.001")
-    stop, progress = stop_after(40)
-    scenarios.run(spec, tmp_path / "run", progress=progress, stop=stop)
+    scenarios.run(spec, tmp_path / "run", **stop_after(40))
     folder = tmp_path / "run" / "rows" / "release"
     parts = sorted(folder.glob("part-*.parquet"))
     assert len(parts) > 3
@@ -117,9 +115,8 @@ def test_a_wall_clock_run_whose_segments_nobody_could_account_for_is_not_continu
     tmp_path, name, overrides, said
 ):
     """It takes no checkpoints, and a new attempt begins anew."""
-    stop, progress = stop_after(10)
     spec = scenarios.load(name, [*WALL, *overrides])
-    scenarios.run(spec, tmp_path / "run", progress=progress, stop=stop)
+    scenarios.run(spec, tmp_path / "run", **stop_after(10))
     assert not (tmp_path / "run" / "checkpoint.state").exists()
     with pytest.raises(NotRecomputable, match=said):
         resuming(tmp_path / "run")
@@ -127,8 +124,7 @@ def test_a_wall_clock_run_whose_segments_nobody_could_account_for_is_not_continu
 
 def test_rows_of_a_wall_clock_run_without_a_checkpoint_are_left_as_they_are(tmp_path):
     """To start again there would drop a record."""
-    stop, progress = stop_after(10)
-    scenarios.run(scenarios.load("vafl", [*WALL]), tmp_path / "run", progress=progress, stop=stop)
+    scenarios.run(scenarios.load("vafl", [*WALL]), tmp_path / "run", **stop_after(10))
     folder = RunFolder.open(tmp_path / "run")
     drop_checkpoints(folder.path)
     before = folder.rows()["service"]

@@ -227,11 +227,10 @@ def test_a_run_that_was_stopped_continues_where_it_stopped(tmp_path, monkeypatch
         scenario("vafl", *PLAIN, "budget.updates=100000", "budget.seconds=1.2"),
         tmp_path / "run",
     )
-    stop, progress = stop_after(40)
     now = WallClock.now
     with monkeypatch.context() as patch:  # the seconds are not spent before it is looked at
         patch.setattr(WallClock, "now", lambda clock: min(now(clock), 0.9))
-        first = scenarios.run(spec, folder, stop=stop, progress=progress).summary
+        first = scenarios.run(spec, folder, **stop_after(40)).summary
     assert first["status"] == "stopped"
     assert RunFolder.open(folder).checkpoint().round == first["updates"]
     with monkeypatch.context() as patch:  # 1.2 seconds of the second leg alone would never be over
