@@ -103,11 +103,16 @@ def batch_of(parts: Parts, client: int, round: int, step: int, batch: int) -> np
 
 
 def double_loss_and_gradient(
-    make: Callable[[], nn.Module], at: np.ndarray, rows: np.ndarray
+    make: Callable[[], nn.Module],
+    at: np.ndarray,
+    rows: np.ndarray,
+    data: tuple[torch.Tensor, torch.Tensor] = (X, Y),
 ) -> tuple[float, np.ndarray]:
+    """Loss and gradient by autograd in float64."""
+    x, y = data
     module = make().double()
     nn.utils.vector_to_parameters(torch.from_numpy(at.astype(np.float64)), module.parameters())
-    loss = functional.cross_entropy(module(X[rows].double()), Y[rows])
+    loss = functional.cross_entropy(module(x[rows].double()), y[rows])
     gradients = torch.autograd.grad(loss, list(module.parameters()))
     return float(loss.detach()), torch.cat([g.flatten() for g in gradients]).numpy()
 

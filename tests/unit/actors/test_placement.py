@@ -134,22 +134,17 @@ def test_hosts_are_as_many_as_fit():
             rounds("resources.host_gpus=1.5", "resources.hosts=1"),
             [Machine({"CPU": 4.0, "GPU": 4.0})],
         )
-    assert len(plan_run(rounds(), [Machine({"CPU": 64.0})]).actors) == 10  # the cohort
-    assert len(plan_run(rounds("method.asynchronous=true"), [Machine({"CPU": 64.0})]).actors) == 64
-    assert len(plan_run(rounds("resources.hosts=50"), [Machine({"CPU": 64.0})]).actors) == 10
-    assert (
-        len(plan_run(rounds("resources.host_cpus=2"), [Machine({"CPU": 8.0})]).actors) == 3
-    )  # the server needs some
+    for overrides, machine, hosts in (
+        ((), {"CPU": 64.0}, 10),  # the cohort
+        (("method.asynchronous=true",), {"CPU": 64.0}, 64),
+        (("resources.hosts=50",), {"CPU": 64.0}, 10),
+        (("resources.host_cpus=2",), {"CPU": 8.0}, 3),  # the server needs some
+        (("resources.host_cpus=2", "resources.server_cpus=1"), {"CPU": 8.0}, 3),
+        (("resources.host_gpus=0.3",), {"CPU": 8.0, "GPU": 2.0}, 6),
+    ):
+        assert len(plan_run(rounds(*overrides), [Machine(machine)]).actors) == hosts
     assert plan_run(rounds("resources.host_cpus=2"), [Machine({"CPU": 8.5})]).server == Share(
         0.5, 0.0
-    )
-    whole = plan_run(
-        rounds("resources.host_cpus=2", "resources.server_cpus=1"), [Machine({"CPU": 8.0})]
-    )
-    assert len(whole.actors) == 3
-    assert (
-        len(plan_run(rounds("resources.host_gpus=0.3"), [Machine({"CPU": 8.0, "GPU": 2.0})]).actors)
-        == 6
     )
     with pytest.raises(
         Unplaceable,

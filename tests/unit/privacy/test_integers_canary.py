@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy.stats import beta
 
 from raydpzv.keys import Key
 from raydpzv.privacy.integers import IntegerReleasePlan, solve
 from raydpzv.privacy.rounded_gaussian import rounded_gaussian
+from tests.helpers.canary import audited_epsilon
 
 RUNS, ROWS, BATCH, GRID, DELTA = 100_000, 64, 8, 4096, 1e-5
 
@@ -30,14 +30,6 @@ def claimed(found: IntegerReleasePlan, adversary: str) -> float:
     (row,) = (c for c in found.table() if (c.adversary, c.relation) == (adversary, found.relation))
     assert row.holds
     return row.epsilon
-
-
-def audited_epsilon(inside: np.ndarray, outside: np.ndarray, threshold: float) -> float:
-    """Lower bound on ε from log((TPR − δ) / FPR), each end at 99.95 %."""
-    hits, alarms = int((inside > threshold).sum()), int((outside > threshold).sum())
-    tpr = beta.ppf(5e-4, hits, RUNS - hits + 1) if hits else 0.0
-    fpr = beta.ppf(1 - 5e-4, alarms + 1, RUNS - alarms)
-    return math.log(max(tpr - DELTA, 1e-300) / fpr)
 
 
 def released(scale: float, part: int, takes_part: np.ndarray, name: str) -> np.ndarray:
@@ -61,7 +53,7 @@ def test_the_clients_claim_survives_the_best_attack_and_less_noise_does_not(
 
     def attack(scale: float) -> float:
         inside, outside = (released(scale, k, part, str(k)).sum(1) for k in (GRID, other))
-        return audited_epsilon(inside, outside, 2.0 * scale * math.sqrt(n) + n * other)
+        return audited_epsilon(inside, outside, 2.0 * scale * math.sqrt(n) + n * other, DELTA)
 
     assert attack(found.scale) <= claimed(found, "all_clients") == pytest.approx(1.0)
     assert attack(found.scale / 2) > 1.0
@@ -87,7 +79,7 @@ def test_whoever_enumerates_the_seed_breaks_the_outsiders_claim_and_secret_coins
     n = int(next(c for c in map(coins, range(100)) if c.sum() >= 5).sum())
     part = np.ones((RUNS, n), np.int64)
     inside, outside = (released(found.scale, k, part, f"seed {k}").sum(1) for k in (GRID, -GRID))
-    known = audited_epsilon(inside, outside, 2.0 * found.scale * math.sqrt(n) - n * GRID)
+    known = audited_epsilon(inside, outside, 2.0 * found.scale * math.sqrt(n) - n * GRID, DELTA)
     assert known > outside_claim
 
     exposed = replace(found, exposed="coins from the seed", adversary="client", target=None)
@@ -99,4 +91,4 @@ def test_whoever_enumerates_the_seed_breaks_the_outsiders_claim_and_secret_coins
         released(found.scale, k, s.astype(np.int64), f"secret {k}").sum(1)
         for k, s in zip((GRID, -GRID), secret, strict=True)
     ]
-    assert audited_epsilon(*sums, 2.0 * found.scale * math.sqrt(releases)) <= outside_claim
+    assert audited_epsilon(*sums, 2.0 * found.scale * math.sqrt(releases), DELTA) <= outside_claim

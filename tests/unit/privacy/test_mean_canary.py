@@ -8,21 +8,13 @@ import math
 
 import numpy as np
 import pytest
-from scipy.stats import beta
 
 from raydpzv.keys import Key
 from raydpzv.privacy.calibration import paper_sigma
 from raydpzv.privacy.mean import MeanReleasePlan
+from tests.helpers.canary import audited_epsilon
 
 RUNS, CLIP, BATCH, ROWS, DELTA = 200_000, 2.0, 8, 64, 1e-5
-
-
-def audited_epsilon(inside: np.ndarray, outside: np.ndarray, threshold: float) -> float:
-    """Lower bound on ε from log((TPR − δ) / FPR), each end at 99.95 %."""
-    hits, alarms = int((inside > threshold).sum()), int((outside > threshold).sum())
-    tpr = beta.ppf(5e-4, hits, RUNS - hits + 1) if hits else 0.0
-    fpr = beta.ppf(1 - 5e-4, alarms + 1, RUNS - alarms)
-    return math.log(max(tpr - DELTA, 1e-300) / fpr)
 
 
 def transcripts(sigma: float, slope: float, label: str, takes_part: np.ndarray) -> np.ndarray:
@@ -74,7 +66,7 @@ def test_client_claim_survives_the_best_attack_and_less_noise_does_not(
             2.0 * noise * math.sqrt(part.shape[1])
             + part.shape[1] * np.clip(other, -CLIP, CLIP) / BATCH
         )
-        return audited_epsilon(inside, outside, level)
+        return audited_epsilon(inside, outside, level, DELTA)
 
     assert attack(sigma) <= claim.epsilon
     assert attack(sigma / 2) > claim.epsilon
@@ -91,7 +83,9 @@ def test_the_papers_claim_is_broken_by_a_client_and_not_by_an_outsider() -> None
     part = np.ones((RUNS, n))
     inside, outside = (transcripts(sigma, s, str(s), part) for s in (50.0, -50.0))
     level = 2.5 * sigma * math.sqrt(n) - n * CLIP / BATCH
-    assert 1.0 < audited_epsilon(inside, outside, level) <= table["client", "replace"].epsilon
+    assert (
+        1.0 < audited_epsilon(inside, outside, level, DELTA) <= table["client", "replace"].epsilon
+    )
 
 
 @pytest.mark.slow
@@ -106,7 +100,7 @@ def test_external_poisson_claim_survives_and_a_quarter_of_the_noise_does_not() -
     def attack(noise: float) -> float:
         inside = transcripts(noise, 50.0, "in", coins[0])
         outside = transcripts(noise, -50.0, "out", coins[1])
-        return audited_epsilon(inside, outside, 2.0 * noise * math.sqrt(releases))
+        return audited_epsilon(inside, outside, 2.0 * noise * math.sqrt(releases), DELTA)
 
     assert attack(sigma) <= claimed
     assert attack(sigma / 4) > claimed

@@ -8,10 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from scipy.special import log_softmax
 from torch import nn
-from torch.nn import functional
 
 from raydpzv.data.horizontal import batch_rows
 from raydpzv.methods.horizontal.decomfl import LocalSteps
@@ -23,6 +21,7 @@ from raydpzv.wire.seeds import AgentScalars, AgentSeeds, CatchUp, Scalars, Seede
 from raydpzv.zo.directions import LAWS, Direction, Law
 from raydpzv.zo.update import Rule, Step
 from tests.helpers import seed_parties as toy
+from tests.helpers.weight_parties import double_loss_and_gradient
 
 NO_SEEDS, NO_SCALARS = np.zeros(0, np.uint64), np.zeros(0, np.float32)
 MU = 1e-3
@@ -49,11 +48,7 @@ def work(how: Any, given: Order, replica: Replica | None = None) -> Any:
 
 def double(at: np.ndarray, rows: np.ndarray, make: Callable[[], nn.Module] = toy.two_layers) -> Any:
     """Loss and gradient by autograd in float64."""
-    module = make().double()
-    nn.utils.vector_to_parameters(torch.from_numpy(at.astype(np.float64)), module.parameters())
-    loss = functional.cross_entropy(module(toy.X[rows].double()), toy.Y[rows])
-    found = torch.autograd.grad(loss, list(module.parameters()))
-    return float(loss.detach()), torch.cat([g.flatten() for g in found]).numpy()
+    return double_loss_and_gradient(make, at, rows, (toy.X, toy.Y))
 
 
 def regression(at: np.ndarray, rows: np.ndarray) -> float:
