@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import resource
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,12 @@ def of_ray(*arguments: Any) -> tuple[float, float]:
 class Client(ClientActor):
     """A client's actor that can be asked for its process's cost."""
 
+    def do(self, frame: Sequence[bytes]) -> Sequence[bytes]:
+        """Do one task of the server."""
+        task = self._task(memoryview(b"".join(frame)))
+        assert task is not None
+        return task()
+
     def cost(self) -> tuple[float, float]:
         """Return the process's cost."""
         return cost()
@@ -84,7 +91,7 @@ def of_ours(cls: type, *made_of: Any, work: Any = None) -> list[tuple[float, flo
     ray.get(actor.make.remote(cls, *made_of))
     found: list[tuple[float, float]] = [ray.get(actor.cost.remote())]
     if work is not None:
-        ray.get(actor.process.remote(work))
+        ray.get(actor.do.remote(work))
         found.append(ray.get(actor.cost.remote()))
     ray.kill(actor)
     return found

@@ -1,5 +1,5 @@
-"""Tasks that the server orders from actors of clients, on sockets or as Ray calls; results come in
-the tasks' order.
+"""Tasks that the server orders from actors of clients on sockets; results come in the tasks'
+order.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import secrets
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any, cast
 
 from actors.remote import get, lost, stalled
 from actors.transport import frames
@@ -39,7 +39,6 @@ class Task:
     ) -> None:
         self.awaited, self.most, self.read, self.frame = awaited, most, read, frame
         self.outcome: Any = None
-        self.call: Any = None
 
     def result(self) -> Any:
         """Return the result or raise the exception."""
@@ -65,57 +64,10 @@ def order_task(order: Order) -> Task:
     )
 
 
-class Peers(Protocol):
-    """The actors on which a server orders (virtual clock), by number. Each does its tasks one after
-    the other.
-    """
-
-    def send(self, actor: int, task: Task) -> Task:
-        """Send a task; returns it at once."""
-        ...
-
-    def result(self, actor: int, task: Task) -> Any:
-        """Wait for a task's result. Raises Stalled past the time limit, Ray's error if the actor is
-        lost.
-        """
-        ...
-
-    def replace(self, actor: int, new: Any) -> None:
-        """Send to a new actor in place of a lost one."""
-        ...
-
-    def finish(self) -> None:
-        """Send the actors the end of tasks; every result was waited for."""
-        ...
-
-
-class CallPeers:
-    """Actors that are called through Ray."""
-
-    def __init__(self, actors: Sequence[Any], timeout: float) -> None:
-        self._actors, self._timeout = list(actors), timeout
-
-    def send(self, actor: int, task: Task) -> Task:
-        task.call = self._actors[actor].process.remote(tuple(task.frame))
-        task.frame = ()
-        return task
-
-    def result(self, actor: int, task: Task) -> Any:
-        if task.outcome is None:
-            answer = get(task.call, self._timeout, task.awaited)
-            task.outcome = task.read(memoryview(b"".join(answer)))
-        return task.result()
-
-    def replace(self, actor: int, new: Any) -> None:
-        self._actors[actor] = new
-
-    def finish(self) -> None:
-        """Do nothing: each call ends by itself."""
-
-
-class SocketPeers:
-    """Actors that are reached on sockets, each opened when it is first used. party: an actor's name
-    before its number.
+class Peers:
+    """The actors on which a server orders, by number; each does its tasks one after the other. They
+    are reached on sockets, each opened when it is first used. party: an actor's name before its
+    number.
 
     An actor serves its socket inside a call of Ray. When a socket breaks, that call shows whether
     the actor was lost.
@@ -145,8 +97,8 @@ class SocketPeers:
             return task
 
     def result(self, actor: int, task: Task) -> Any:
-        """Wait for a task's result. TransportError: the connection broke, but the actor is not
-        lost.
+        """Wait for a task's result. Raises Stalled past the time limit, Ray's error if the actor is
+        lost, TransportError if the connection broke but the actor is not lost.
         """
         while task.outcome is None:
             try:
@@ -161,6 +113,7 @@ class SocketPeers:
         return task.result()
 
     def replace(self, actor: int, new: Any) -> None:
+        """Send to a new actor in place of a lost one."""
         self._actors[actor] = new
         if queue := self._queues.pop(actor, None):
             queue.close()
@@ -219,9 +172,7 @@ class TaskQueue:
 
 
 class TaskPort:
-    """The calls of an actor by which the server orders tasks: on a socket, or one call for each
-    task.
-    """
+    """The calls of an actor by which the server orders tasks on a socket."""
 
     def __init__(self) -> None:
         self._socket: FrameSocket | None = None
@@ -241,12 +192,6 @@ class TaskPort:
                 self._socket.send(*_done(task))
         finally:
             self._socket.close()
-
-    def process(self, frame: Sequence[bytes]) -> Sequence[bytes]:
-        """Do one task; return the frame of its outcome."""
-        task = self._task(memoryview(b"".join(frame)))
-        assert task is not None
-        return _done(task)
 
     def _task(self, frame: memoryview) -> Callable[[], Sequence[bytes]] | None:
         """Decode a task into a function that does it and returns the result's frame; None: no task
@@ -273,9 +218,11 @@ def open_transport(
     host = (
         "" if len(set(nodes)) == 1 else get(server.host.remote(), timeout, "the server's address")
     )
-    opened: TransportAddress = get(
-        server.open_transport.remote(host, secrets.token_bytes(32), peers),
-        timeout,
-        "the server to listen",
+    return cast(
+        TransportAddress,
+        get(
+            server.open_transport.remote(host, secrets.token_bytes(32), peers),
+            timeout,
+            "the server to listen",
+        ),
     )
-    return opened

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from actors.transport.peers import SocketPeers
+from actors.transport.peers import Peers
 from actors.transport.server import Talk, TransportServer
 from actors.transport.sockets import TransportAddress
 
@@ -33,9 +33,9 @@ class TransportPort:
         if self._transport:
             self._transport.close()
 
-    def _peers(self, actors: Sequence[Any], timeout: float, party: str) -> SocketPeers:
-        """Return the actors on which this one orders; parameters as of `SocketPeers`."""
-        return SocketPeers(self._opened_transport(), actors, timeout, party)
+    def _peers(self, actors: Sequence[Any], timeout: float, party: str) -> Peers:
+        """Return the actors on which this one orders; parameters as of `Peers`."""
+        return Peers(self._opened_transport(), actors, timeout, party)
 
     def _opened_transport(self) -> TransportServer:
         if self._transport is None:

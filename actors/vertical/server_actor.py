@@ -18,7 +18,6 @@ from actors.remote import get
 from actors.server_actor import ServerActor
 from actors.transport.clients import ClientConversation
 from actors.transport.frames import load_upload
-from actors.transport.peers import CallPeers
 from actors.vertical.executor import ActorExecutor, ReplacementQueue
 from raydpzv.experiment.release_ledger import Past
 from raydpzv.experiment.run_core import RunParts
@@ -106,7 +105,9 @@ class VerticalServerActor(ServerActor):
         """Restore roles to the start of a segment under the wall clock; parameters as of
         `run_virtual`.
         """
-        self.core.bring_segment(ActorExecutor(CallPeers(actors, self._timeout), held))
+        peers = self._peers(actors, self._timeout, "client actor")
+        self.core.bring_segment(ActorExecutor(peers, held))
+        peers.finish()
 
     def open_wall(self, origin: float) -> None:
         """Open for clients under the wall clock, for a restored segment."""

@@ -1,17 +1,16 @@
-"""Actors that answer on sockets, or do tasks on sockets and by calls, in this process."""
+"""Actors that answer or do tasks on sockets, in this process."""
 
 import threading
 from contextlib import contextmanager, suppress
 from types import SimpleNamespace
 
 from actors.transport import peers
-from actors.transport.peers import CallPeers, SocketPeers, TaskPort
+from actors.transport.peers import Peers, TaskPort
 from actors.transport.port import TransportPort
 from actors.transport.server import TransportServer
 from raydpzv.errors import TransportError
 
 SECRET = b"k" * 32
-KINDS = ("socket", "call")
 
 
 @contextmanager
@@ -56,7 +55,6 @@ class Handle:
 
     def __init__(self, actor):
         self.join = SimpleNamespace(remote=lambda *given: lambda: self._alive(actor.join, *given))
-        self.process = SimpleNamespace(remote=lambda frame: self._process(frame))
         self.serve_orders = SimpleNamespace(remote=self._serve)
         self.actor = actor
 
@@ -64,13 +62,6 @@ class Handle:
         if self.actor.dead:
             raise Lost
         return call(*given)
-
-    def _process(self, frame):
-        found = None if self.actor.dead else self.actor.process(frame)
-        return lambda dead=self.actor.dead: self._lost() if dead else found
-
-    def _lost(self):
-        raise Lost
 
     def _serve(self):
         def work():
@@ -89,13 +80,10 @@ class Handle:
 
 
 @contextmanager
-def ordering(kind, monkeypatch, timeout=30.0):
+def ordering(monkeypatch, timeout=30.0):
     """Yield a function that returns the peers for such handles."""
     monkeypatch.setattr(peers, "get", lambda call, timeout, awaited: call())
     monkeypatch.setattr(peers, "lost", lambda error: isinstance(error, Lost))
     server = TransportServer(None, "", SECRET, timeout, peers=2)
-    if kind == "socket":
-        yield lambda *handles: SocketPeers(server, handles, timeout, "actor")
-    else:
-        yield lambda *handles: CallPeers(handles, timeout)
+    yield lambda *handles: Peers(server, handles, timeout, "actor")
     server.close()

@@ -10,7 +10,7 @@ from actors.transport.sockets import MOST, FrameSocket
 from raydpzv.errors import Diverged, RunError, Stalled, TransportError
 from raydpzv.methods.roles import Order, Upload
 from raydpzv.wire.messages import Embeddings, Gradient
-from tests.helpers.transport_service import KINDS, Handle, Lost, TaskActor, ordering
+from tests.helpers.transport_service import Handle, Lost, TaskActor, ordering
 
 LARGE = 100_000
 """Rows of a message that does not fit into the system's buffers for a peer that receives
@@ -38,15 +38,15 @@ def actor(process=upload, killed_at=0):
     return Handle(TaskActor(do, killed_at))
 
 
-@pytest.fixture(params=KINDS)
-def peers(request, monkeypatch):
-    with ordering(request.param, monkeypatch) as made:
+@pytest.fixture
+def peers(monkeypatch):
+    with ordering(monkeypatch) as made:
         yield made
 
 
 @pytest.fixture
 def socket_peers(monkeypatch):
-    with ordering("socket", monkeypatch, 0.5) as made:
+    with ordering(monkeypatch, 0.5) as made:
         yield made
 
 
@@ -127,7 +127,7 @@ def test_hosts_do_batches_and_probes_in_the_order_in_which_they_were_sent(peers)
 
 
 def test_ends_that_both_send_large_frames_do_not_wait_for_each_other(monkeypatch):
-    with ordering("socket", monkeypatch) as made:
+    with ordering(monkeypatch) as made:
         to = made(actor(lambda order: upload(order, LARGE)))
         sent = [to.send(0, order_task(order(client, LARGE))) for client in range(3)]
         assert [to.result(0, task).client for task in sent] == [0, 1, 2]

@@ -129,11 +129,12 @@ def test_a_replaced_actors_warm_up_touches_nothing_of_the_run_that_continues() -
     experiment = prepare(scenarios.load("digits_dpzv", ["privacy.noise=seeded"]))
     server = VerticalServerActor(experiment, 0.0)
     server.begin(None, keeps=False)
+    address = server.open_transport("", b"k" * 32, 4)
     server.bring_segment([], [])
     server.open_wall(0.0)
     server.open_warm_up([2])
     client = client_actor.ClientActor([experiment.clients[2]], 0.0)
-    assert client.warm_up(60.0, server.open_transport("", b"k" * 32, 4)).keys() == {2}
+    assert client.warm_up(60.0, address).keys() == {2}
     server.close_transport()
     assert server.status().uploads == 0
     assert server.first(2).order is not None  # the run's own first order is still there

@@ -2,9 +2,11 @@
 checkpoints hold.
 """
 
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -39,6 +41,15 @@ SMALL = (
 HELD = ((0, 2), (1, 3))
 
 
+class Serving(Here):
+    """A handle of a client actor, which does the server's orders in a thread of its own."""
+
+    @property
+    def serve_orders(self) -> Any:
+        thread = threading.Thread(target=self._role.serve_orders, daemon=True)
+        return SimpleNamespace(remote=thread.start)
+
+
 class Server:
     """A server and its clients in this process, brought to where a run's next leg begins."""
 
@@ -54,10 +65,12 @@ class Server:
         self.checkpoint = RunFolder.open(folder).checkpoint() if folder else None
         prepared = prepare_vertical(scenarios.load("vafl", SMALL))
         self.actor = VerticalServerActor(prepared, 0.0)
-        clients = [Here(ClientActor([prepared.clients[m] for m in held], 0.0)) for held in HELD]
+        clients = [Serving(ClientActor([prepared.clients[m] for m in held], 0.0)) for held in HELD]
         self.holders = {m: clients[a] for a, held in enumerate(HELD) for m in held}
         self.actor.begin(self.checkpoint, keeps=keeps)
+        self.actor.open_transport("", b"k" * 32, len(clients))
         self.actor.bring_segment(clients, HELD)
+        self.actor.close_transport()
 
     def kept(self, *, due: bool) -> list[Checkpoint]:
         """The checkpoints that come of asking for one."""
