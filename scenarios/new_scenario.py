@@ -18,7 +18,7 @@ import tomli_w
 
 from raydpzv.data.column_facts import EPOCH, RARE, ColumnFacts, round_range
 from raydpzv.data.files import one_line
-from raydpzv.data.tabular import CsvForm
+from raydpzv.data.table_files import CsvForm
 
 _NO_VALUE = "none"
 """The category of an empty cell."""

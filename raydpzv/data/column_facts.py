@@ -19,7 +19,8 @@ from pyarrow import types
 from raydpzv.data.files import one_line
 from raydpzv.data.given_cells import days_since, is_date
 from raydpzv.data.spelling import in_order, shown, whole
-from raydpzv.data.tabular import CsvForm, is_numeric, nameless, read_columns, written_cells
+from raydpzv.data.table_files import CsvForm, read_columns, written_cells
+from raydpzv.data.tabular import is_numeric, nameless
 from raydpzv.errors import DataError
 
 MOST_VALUES = 50

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -16,13 +14,21 @@ import pyarrow.csv
 import pyarrow.parquet
 from pyarrow import types
 
-from raydpzv.data.files import no_file, one_line
+from raydpzv.data.files import one_line
 from raydpzv.data.given_cells import days_since, filled_numbers, filled_texts, is_date
 from raydpzv.data.names import lookalikes, numbers_of, texts_of
 from raydpzv.data.public_list import PublicList
 from raydpzv.data.sources import Request
 from raydpzv.data.spelling import fraction, in_order, toml_table, whole
 from raydpzv.data.table import Table, check_times
+from raydpzv.data.table_files import (
+    CsvForm,
+    csv_columns,
+    has_comma,
+    other_form,
+    parquet_columns,
+    read_file,
+)
 from raydpzv.errors import DataError, suggest
 
 if TYPE_CHECKING:
@@ -30,19 +36,13 @@ if TYPE_CHECKING:
 
 _LISTED = 8
 _MOST_WHOLE = 2**53
-_LONGEST = 2**16
-"""Characters of a line that are looked at for separators."""
 _NAMELESS = re.compile(r"\s*|Unnamed: [0-9]+|__index_level_[0-9]+__")
 """Headings of a frame's row numbers in CSV, read and written once more, and in Parquet."""
-_COMMA = re.compile(r"[+-]?[0-9]*,[0-9]+")
-_WHOLE = re.compile(r"[+-]?[0-9]+")
 _NUMBER = re.compile(r"(?a:[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?)|[+-]?(nan|inf|infinity)", re.I)
 _UNKNOWN = ("other", "unknown", "none", "missing", "n/a")
 """Categories that a cell without a value may count as."""
 _NOT_A_GAP = '; if words such as "NA" are values, list them in data.categories'
 _STRANGER = "!a label that no other row has"
-_GAPS = frozenset(pyarrow.csv.ConvertOptions().null_values)
-"""Words of a cell that mean that there is no value."""
 _SETTINGS = {"groups": "data.groups", "times": "data.time"}
 """Settings that name columns apart, but for those of users.columns."""
 
@@ -54,25 +54,25 @@ def read_csv(request: Request) -> Table:
     data.skip_lines: lines before the heading, which are not looked at.
     """
     file, form = request.file, CsvForm.of(request.data)
-    names = _read(
+    names = read_file(
         file, lambda: pyarrow.csv.open_csv(file, *form.options()).schema.empty_table(), form
     ).column_names
-    if not set(names) >= set(request.data.target_columns) and (cure := _how_else(file, form)):
+    if not set(names) >= set(request.data.target_columns) and (cure := other_form(file, form)):
         raise DataError(f'data.target: "{one_line(file.name)}" has no such column{cure}')
     only, named = _only(request, names), _named(request)
     if targets := _undecided(request, names):
         # by the type of labels alone it is known whether they are numbers
-        (kind,) = _csv(file, form, only=targets).schema.types
+        (kind,) = csv_columns(file, form, only=targets).schema.types
         named |= {} if types.is_floating(kind) else dict.fromkeys(targets, frozenset())
     texts = {column: known for column, known in named.items() if names.count(column) == 1}
-    return _to_table(_csv(file, form, texts, only), request, names)
+    return _to_table(csv_columns(file, form, texts, only), request, names)
 
 
 def read_parquet(request: Request) -> Table:
     """Return a Parquet file as a table; see `_to_table`."""
     file = request.file
-    names = _read(file, lambda: pyarrow.parquet.read_schema(file).empty_table()).column_names
-    return _to_table(_parquet(file, _only(request, names)), request, names)
+    names = read_file(file, lambda: pyarrow.parquet.read_schema(file).empty_table()).column_names
+    return _to_table(parquet_columns(file, _only(request, names)), request, names)
 
 
 def read_survival(request: Request) -> Table:
@@ -80,39 +80,6 @@ def read_survival(request: Request) -> Table:
     `_to_table`.
     """
     return read_parquet(request) if request.file.suffix == ".parquet" else read_csv(request)
-
-
-def read_columns(file: Path, form: CsvForm) -> pa.Table:
-    """Return the columns of a Parquet file, or of a CSV file whatever else its suffix is, as they
-    are.
-    """
-    return _parquet(file) if file.suffix == ".parquet" else _csv(file, form)
-
-
-def written_cells(file: Path, form: CsvForm) -> pa.Table | None:
-    """Return the columns of a CSV file as texts, each cell as it is written; None for Parquet."""
-    if file.suffix == ".parquet":
-        return None
-    return _csv(file, form, texts=dict.fromkeys(_csv(file, form).column_names, _GAPS))
-
-
-def likely_form(file: Path) -> CsvForm:
-    """Return how a file seems to be written; of a Parquet file nothing is to be said."""
-    form = CsvForm()
-    if file.suffix == ".parquet":
-        return form
-    if separator := _other_separator(file, form):
-        form = form._replace(separator=separator)
-    texts = (c.unique().drop_null() for c in _csv(file, form).columns if types.is_string(c.type))
-    if any(_of_commas(c.to_pylist()) for c in texts):
-        form = form._replace(decimal=",")
-    return form
-
-
-def _of_commas(texts: Sequence[str]) -> bool:
-    """Return whether texts are numbers, of which some have a comma before their fraction."""
-    fractions = set(filter(_has_comma, texts))
-    return bool(fractions) and all(map(_WHOLE.fullmatch, set(texts) - fractions))
 
 
 def _named(request: Request) -> dict[str, frozenset[str]]:
@@ -140,91 +107,6 @@ def _undecided(request: Request, names: list[str]) -> tuple[str, ...]:
     data, targets = request.data, request.data.target_columns
     decided = request.numbers is not None or len(targets) > 1 or bool(data.time)
     return () if decided or names.count(targets[0]) != 1 else targets
-
-
-class CsvForm(NamedTuple):
-    """How a CSV file is written."""
-
-    separator: str = ","
-    decimal: str = "."
-    skip_lines: int = 0
-    """Before the heading."""
-
-    @classmethod
-    def of(cls, data: DataSection) -> CsvForm:
-        """Return what a scenario says of it."""
-        return cls(data.separator or ",", data.decimal or ".", data.skip_lines or 0)
-
-    def options(self, **convert: Any) -> tuple[Any, Any, Any]:
-        """Return Arrow's options to read, parse and convert; convert: others of the last."""
-        return (
-            pyarrow.csv.ReadOptions(skip_rows=self.skip_lines),
-            pyarrow.csv.ParseOptions(delimiter=self.separator),
-            pyarrow.csv.ConvertOptions(decimal_point=self.decimal, **convert),
-        )
-
-
-def _other_separator(file: Path, form: CsvForm) -> str:
-    """Return what seems to separate the names of a heading that is one name as it is read; "" for
-    none.
-    """
-    if not file.is_file():
-        return ""
-    with file.open(encoding="utf-8", errors="replace", newline="") as lines:
-        heading = [lines.readline(_LONGEST) for _ in range(form.skip_lines + 1)][-1]
-    others = "" if form.separator in heading else ";\t|,"
-    return next((character for character in others if character in heading), "")
-
-
-def _how_else(file: Path, form: CsvForm) -> str:
-    """Return which setting may be wrong where a file cannot be read, or lacks a column."""
-    if separator := _other_separator(file, form):
-        return (
-            f". The heading is one column with {json.dumps(separator)} in it: set data.separator = "
-            f"{json.dumps(separator)}, and data.decimal if numbers have a comma"
-        )
-    return ""
-
-
-def _csv(
-    file: Path,
-    form: CsvForm,
-    texts: Mapping[str, frozenset[str]] | None = None,
-    only: Sequence[str] | None = None,
-) -> pa.Table:
-    """Return a CSV file's columns. only: those to read, None: all.
-
-    texts: columns that are not parsed, by name, each with the words that are values there though
-    they mean a gap elsewhere, such as "NA".
-    """
-    texts = texts or {}
-
-    def columns(only: Sequence[str] | None, values: frozenset[str]) -> pa.Table:
-        read, parse, convert = form.options(
-            null_values=[word for word in _GAPS if word not in values],
-            strings_can_be_null=True,
-            quoted_strings_can_be_null=True,  # databases and pandas quote empty cells too
-            column_types=dict.fromkeys(texts, pa.string()),
-            include_columns=only,
-        )
-        return _read(
-            file,
-            lambda: pyarrow.csv.read_csv(file, read, parse, convert),
-            form,
-        )
-
-    found = columns(only, frozenset())
-    words = {column: known & _GAPS for column, known in texts.items() if known & _GAPS}
-    for values in set(words.values()):
-        apart = columns([column for column in words if words[column] == values], values)
-        for column in apart.column_names:
-            place = found.column_names.index(column)
-            found = found.set_column(place, column, apart.column(column))
-    return found
-
-
-def _parquet(file: Path, only: Sequence[str] | None = None) -> pa.Table:
-    return _read(file, lambda: pyarrow.parquet.read_table(file, columns=only))
 
 
 def _apart(request: Request, *roles: str) -> dict[str, str]:
@@ -381,19 +263,6 @@ def _check_groups(numbers: np.ndarray, name: str, groups: str) -> None:
 
 def _first_missing(column: pa.ChunkedArray | pa.Array) -> int:
     return int(pc.index(column.is_null(), True).as_py())
-
-
-def _read(file: Path, read: Callable[[], pa.Table], form: CsvForm | None = None) -> pa.Table:
-    if not file.is_file():
-        raise no_file(file)
-    try:
-        table = read()
-        table.column_names  # noqa: B018  (decodes the heading, which fails where it is not UTF-8)
-        return table
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        cure = ": save it as UTF-8" if isinstance(error, UnicodeDecodeError) else ""
-        cure = cure or (form and _how_else(file, form)) or ": mend or re-export it"
-        raise DataError(one_line(f'"{file}" cannot be read: {error}{cure}')) from error
 
 
 def _label_numbers(data: pa.Table, name: str, request: Request) -> np.ndarray | None:
@@ -623,7 +492,7 @@ def _numbers(column: pa.ChunkedArray, name: str, heading: str) -> np.ndarray:
             f'column "{heading}" of "{name}" holds dates or times, {such}: set data.dates, such '
             f"as {toml_table({heading: '2020-01-01'})} (days since that day), or drop the column"
         )
-    hint = ', set data.decimal = ","' if _has_comma(str(value)) else ""
+    hint = ', set data.decimal = ","' if has_comma(str(value)) else ""
     if is_date(str(value)):
         hint = f", or set data.dates, such as {toml_table({heading: '2020-01-01'})}"
     raise DataError(
@@ -639,11 +508,6 @@ def _ends(column: pa.ChunkedArray) -> tuple[int, int]:
     """Return the least and the largest whole number, 0 and 0 of gaps alone."""
     found = pc.min_max(column).as_py()
     return found["min"] or 0, found["max"] or 0
-
-
-def _has_comma(text: str) -> bool:
-    """Return whether a text is a number with a comma before its fraction."""
-    return _COMMA.fullmatch(text.strip()) is not None
 
 
 def _least_number_like(column: pa.ChunkedArray) -> tuple[int, object]:

@@ -10,7 +10,7 @@ from raydpzv.config.toml import parse
 from raydpzv.config.tree import read_toml
 from raydpzv.data.column_facts import MOST_VALUES, ColumnFacts, column_facts
 from raydpzv.data.files import one_line
-from raydpzv.data.tabular import likely_form
+from raydpzv.data.table_files import likely_form
 from raydpzv.errors import DataError, InputError, SpecError, command, suggest
 from raydpzv.experiment.prepare import prepare
 from raydpzv.files import write_atomically

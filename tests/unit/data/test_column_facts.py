@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raydpzv.data.column_facts import MOST_VALUES, column_facts, round_range
-from raydpzv.data.tabular import CsvForm, likely_form
+from raydpzv.data.table_files import CsvForm, likely_form
 from raydpzv.errors import DataError
 
 ROWS = MOST_VALUES + 1

@@ -163,7 +163,10 @@ def test_what_is_no_date_is_refused_with_its_row(written):
         ({"missing": {"label": "no"}}, 'no column "label" of features'),
         ({"missing": CONSTANTS | {"age": "old"}}, 'wanted a number for "age"'),
         ({"missing": CONSTANTS | {"age": True}}, 'wanted a number for "age"'),
-        ({"missing": CONSTANTS | {"joined": "soon"}}, "wanted a date, or days, for .joined., got 'soon'"),
+        (
+            {"missing": CONSTANTS | {"joined": "soon"}},
+            "wanted a date, or days, for .joined., got 'soon'",
+        ),
         ({"dates": {"day": "2020-01-01"}}, 'no column "day" of dates'),
     ],
 )

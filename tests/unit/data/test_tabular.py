@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from raydpzv.data.tabular import CsvForm, _csv
+from raydpzv.data.table_files import CsvForm, csv_columns
 from raydpzv.errors import DataError, SpecError
 from tests.helpers.loading import get, refusal
 
@@ -297,7 +297,9 @@ def test_a_word_is_a_value_in_the_columns_alone_whose_list_has_it(tmp_path):
     file = tmp_path / "a.csv"
     file.write_text("a,b,c\nNA,NA,NA\nnull,null,null\nx,y,z\n")
     lists = {"a": {"NA"}, "b": {"NA", "null"}, "c": {"z"}}
-    found = _csv(file, CsvForm(), {column: frozenset(words) for column, words in lists.items()})
+    found = csv_columns(
+        file, CsvForm(), {column: frozenset(words) for column, words in lists.items()}
+    )
     assert found.to_pydict() == {
         "a": ["NA", None, "x"],
         "b": ["NA", "null", "y"],

@@ -5,7 +5,7 @@ import pytest
 
 import raydpzv
 from raydpzv.data.column_facts import column_facts
-from raydpzv.data.tabular import CsvForm
+from raydpzv.data.table_files import CsvForm
 from raydpzv.errors import SpecError
 from scenarios.commands.new import even_parties, given_parties
 from tests.helpers.commands import call, complaint
