@@ -20,6 +20,7 @@ from pyarrow import types
 
 from raydpzv.data.files import one_line
 from raydpzv.data.names import first_row, texts_of
+from raydpzv.data.spelling import shown
 from raydpzv.errors import DataError, SpecError
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def days_since(day: str, column: pa.ChunkedArray, where: str) -> np.ndarray:
     for text in texts.dictionary.to_pylist():
         if (moment := _moment(text.strip())) is None:
             raise DataError(
-                f'{where} has "{one_line(text):.60}" in row {first_row(texts, text)} (counted '
+                f"{where} has {shown(text)} in row {first_row(texts, text)} (counted "
                 "from 0), which is no date: write it as 2020-12-31 or 31.12.2020"
             )
         days.append((moment - since).total_seconds() / _DAY)
