@@ -401,12 +401,11 @@ def _complaints(name: str, descriptor: Any) -> Iterator[str]:
         return
     yield from _of_config(name, descriptor.config)
     if not descriptor.one_model:
-        for needed in ("batch", "batches", "coins"):
-            if needed not in descriptor.config.__dataclass_fields__:
-                yield (
-                    f"config: wanted a setting {needed}, which all vertical methods have; extend "
-                    "Batched"
-                )
+        yield from (
+            f"config: wanted a setting {needed}, which all vertical methods have; extend Batched"
+            for needed in ("batch", "batches", "coins")
+            if needed not in descriptor.config.__dataclass_fields__
+        )
     for field in dataclasses.fields(descriptor):
         value = getattr(descriptor, field.name)
         if (
@@ -443,12 +442,11 @@ def _of_config(name: str, config: Any) -> Iterator[str]:
             f"config: wanted a docstring, {config.__name__} has none; its first line is the "
             "method's in lists"
         )
-    for field in dataclasses.fields(config):
-        if field.default is dataclasses.MISSING:
-            yield (
-                f"{config.__name__}.{field.name}: wanted a default that does not change; give it "
-                "one"
-            )
+    yield from (
+        f"{config.__name__}.{field.name}: wanted a default that does not change; give it one"
+        for field in dataclasses.fields(config)
+        if field.default is dataclasses.MISSING
+    )
     given = getattr(config, "name", None)
     if given != name and not is_foreign(name):
         yield (

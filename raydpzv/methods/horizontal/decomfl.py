@@ -36,9 +36,9 @@ from raydpzv.methods.horizontal.seeded import (
     SeededPullServer,
     SeededServer,
     SeededSettings,
-    Updates,
     check_finite,
     seeds_of,
+    updates_of,
 )
 from raydpzv.methods.horizontal.seeded_clients import (
     LedgerFollower,
@@ -293,8 +293,7 @@ class LocalSteps(LocalWork):
         """The clients of one thread: those with the same seeds and one local step share every
         perturbed model.
         """
-        settings = self._settings
-        if settings.local_steps > 1 or not self._share_directions(orders[0]):
+        if self._settings.local_steps > 1 or not self._share_directions(orders[0]):
             return [self._alone(objective, order, replica) for order in orders]
         rows = [self._rows(order, 0) for order in orders]
         round = orders[0].round
@@ -417,11 +416,9 @@ def _rule(config: DecomflConfig) -> UpdateRule:
 def _server(
     parts: HorizontalServerParts, config: DecomflConfig
 ) -> DecomflServer | SeededPullServer:
-    assert parts.ledger is not None
-    updates = Updates(
-        parts.ledger,
+    updates = updates_of(
+        parts,
         decomfl_settings(config, parts.key),
-        len(parts.rows),
         model=parts.replica() if config.server_model else None,
         pull_after=config.pull_after,
         asks=config.last_round == "clients",
@@ -438,8 +435,9 @@ def _clients(parts: ClientGroupParts, config: DecomflConfig) -> SharedClients | 
     assert parts.updates is not None
     settings = decomfl_settings(config, parts.key)
     if _own_models(config):
-        given = (parts.objectives, parts.replica, parts.updates, parts.parts, settings)
-        return SeparateClients(*given, config.revert)
+        return SeparateClients(
+            parts.objectives, parts.replica, parts.updates, parts.parts, settings, config.revert
+        )
     return SharedClients(
         parts.replica, parts.updates, LocalSteps(parts.objectives, parts.parts, settings)
     )
@@ -451,14 +449,17 @@ def _own_models(config: DecomflConfig) -> bool:
 
 def of_asynchronous(config: Sampled, sections: HorizontalSections) -> Iterator[str]:
     """Say what a method without rounds, whose clients choose their seeds, cannot have."""
-    for name, usual in (
-        ("local_steps", 1),
-        ("perturbations_at", ()),
-        ("weights", "uniform"),
-        ("last_round", "server"),
-    ):
-        if getattr(config, name, usual) != usual:
-            yield f"method.{name}: has no meaning with method.asynchronous = true; leave it out"
+    without = {
+        "local_steps": 1,
+        "perturbations_at": (),
+        "weights": "uniform",
+        "last_round": "server",
+    }
+    yield from (
+        f"method.{name}: has no meaning with method.asynchronous = true; leave it out"
+        for name, usual in without.items()
+        if getattr(config, name, usual) != usual
+    )
     if sections.split.clients >= SERVER_PARTY:
         yield f"split.clients: wanted fewer than {SERVER_PARTY}, each client needs seeds of its own"
 
@@ -503,12 +504,11 @@ def _of_optimizer(config: DecomflConfig) -> Iterator[str]:
             f'method.momentum: wanted 0 with optimizer = "{name}", which has none, got'
             f" {config.momentum:g}"
         )
-    for field in ("beta2", "v0"):
-        if name != "adam" and getattr(config, field) != getattr(usual, field):
-            yield (
-                f'method.{field}: has no meaning with optimizer = "{name}", only "adam" has it;'
-                " leave it out"
-            )
+    yield from (
+        f'method.{field}: has no meaning with optimizer = "{name}", only "adam" has it; leave it out'
+        for field in ("beta2", "v0")
+        if name != "adam" and getattr(config, field) != getattr(usual, field)
+    )
     if name == "adam" and not config.dampening:
         yield (
             'method.dampening: wanted true with optimizer = "adam", whose first moment is m <- βm +'

@@ -34,8 +34,9 @@ from raydpzv.methods.horizontal.seeded import (
     Updates,
     check_finite,
     settings_of,
+    updates_of,
 )
-from raydpzv.methods.horizontal.seeded_clients import SharedClients
+from raydpzv.methods.horizontal.seeded_clients import SharedClients, shared_clients
 from raydpzv.methods.replica import SeedSums
 from raydpzv.methods.roles import Order, Sync, Upload
 from raydpzv.settings.bounds import Bounds, Count, Perturbations, Positive
@@ -145,16 +146,13 @@ def fedkseed_settings(config: FedkseedConfig, key: Key) -> SeededSettings:
 
 
 def _server(parts: HorizontalServerParts, config: FedkseedConfig) -> FedkseedServer:
-    assert parts.ledger is not None
-    updates = Updates(parts.ledger, fedkseed_settings(config, parts.key), len(parts.rows))
+    updates = updates_of(parts, fedkseed_settings(config, parts.key))
     pool = pool_seeds(parts.key, config.pool)
     return FedkseedServer(cohorts(parts, config.cohort), updates, pool, row_weights(parts, config))
 
 
 def _clients(parts: ClientGroupParts, config: FedkseedConfig) -> SharedClients:
-    assert parts.replica is not None
-    assert parts.updates is not None
-    return SharedClients(parts.replica, parts.updates, PoolSteps(parts, config))
+    return shared_clients(parts, PoolSteps(parts, config))
 
 
 FEDKSEED = HorizontalMethod(

@@ -60,8 +60,7 @@ class ZerothOrderTrainers(TrainingClientGroup[FedzoConfig]):
         losses = []
         for step in range(self._settings.local_steps):
             directions = [descent.direction(int(seed)) for seed in self._seeds(client, round, step)]
-            rows = self._rows(client, round, step)
-            loss, slopes_P = self._slopes(objective, x, directions, rows)
+            loss, slopes_P = self._slopes(objective, x, directions, self._rows(client, round, step))
             losses.append(loss)
             descent.apply([Step([u.seed for u in directions], slopes_P, self._settings.lr)])
         return losses[0]

@@ -30,11 +30,11 @@ from raydpzv.methods.horizontal.rounds import Directed, Sampled, cohorts, row_we
 from raydpzv.methods.horizontal.seeded import (
     SeededServer,
     SeededSettings,
-    Updates,
     check_finite,
     settings_of,
+    updates_of,
 )
-from raydpzv.methods.horizontal.seeded_clients import SharedClients
+from raydpzv.methods.horizontal.seeded_clients import SharedClients, shared_clients
 from raydpzv.methods.roles import Order, Upload
 from raydpzv.settings.bounds import Count, Perturbations, Positive
 from raydpzv.wire.messages import Body
@@ -90,8 +90,7 @@ class FeedsignServer(SeededServer):
 
     def _released(self, round: int, uploads: Sequence[Upload]) -> np.ndarray:
         shape = self._settings.local_steps, self._settings.width(round)
-        votes = self._average([unpacked(_signs(upload), shape) for upload in uploads])
-        return signs_of(votes)
+        return signs_of(self._average([unpacked(_signs(upload), shape) for upload in uploads]))
 
 
 def signs_of(values: np.ndarray) -> np.ndarray:
@@ -122,18 +121,15 @@ def feedsign_settings(config: FeedsignConfig, key: Key) -> SeededSettings:
 
 
 def _server(parts: HorizontalServerParts, config: FeedsignConfig) -> FeedsignServer:
-    assert parts.ledger is not None
-    updates = Updates(parts.ledger, feedsign_settings(config, parts.key), len(parts.rows))
+    updates = updates_of(parts, feedsign_settings(config, parts.key))
     return FeedsignServer(
         cohorts(parts, config.cohort), updates, weights=row_weights(parts, config)
     )
 
 
 def _clients(parts: ClientGroupParts, config: FeedsignConfig) -> SharedClients:
-    assert parts.replica is not None
-    assert parts.updates is not None
     steps = SignSteps(parts.objectives, parts.parts, feedsign_settings(config, parts.key))
-    return SharedClients(parts.replica, parts.updates, steps)
+    return shared_clients(parts, steps)
 
 
 FEEDSIGN = HorizontalMethod(

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import numpy as np
 
 from raydpzv.engine.objective import Objective
-from raydpzv.keys import Key
 from raydpzv.methods.descriptor import (
     ClientGroupParts,
     HorizontalMethod,
@@ -26,8 +25,12 @@ from raydpzv.methods.descriptor import (
 )
 from raydpzv.methods.horizontal.decomfl import DecomflServer, LocalSteps, of_asynchronous
 from raydpzv.methods.horizontal.rounds import Directed, Sampled, cohorts, row_weights
-from raydpzv.methods.horizontal.seeded import SeededPullServer, SeededSettings, Updates, settings_of
-from raydpzv.methods.horizontal.seeded_clients import SharedClients
+from raydpzv.methods.horizontal.seeded import (
+    SeededPullServer,
+    settings_of,
+    updates_of,
+)
+from raydpzv.methods.horizontal.seeded_clients import SharedClients, shared_clients
 from raydpzv.settings.bounds import Bounds, Count, Positive
 from raydpzv.zo.directions import Direction, Law
 from raydpzv.zo.vectors import Vector
@@ -86,24 +89,16 @@ def normalised(slopes_MP: np.ndarray, radius: float) -> np.ndarray:
     return np.where(sigma_M1 == 0, 0.0, slopes_MP / np.where(sigma_M1 == 0, 1.0, sigma_M1))
 
 
-def fzoo_settings(config: FzooConfig, key: Key) -> SeededSettings:
-    """Return what server and clients agree on."""
-    return settings_of(config, key)
-
-
 def _server(parts: HorizontalServerParts, config: FzooConfig) -> DecomflServer | SeededPullServer:
-    assert parts.ledger is not None
-    updates = Updates(parts.ledger, fzoo_settings(config, parts.key), len(parts.rows))
+    updates = updates_of(parts, settings_of(config, parts.key))
     if config.asynchronous:
         return SeededPullServer(updates)
     return DecomflServer(cohorts(parts, config.cohort), updates, weights=row_weights(parts, config))
 
 
 def _clients(parts: ClientGroupParts, config: FzooConfig) -> SharedClients:
-    assert parts.replica is not None
-    assert parts.updates is not None
-    steps = NormalisedSteps(parts.objectives, parts.parts, fzoo_settings(config, parts.key))
-    return SharedClients(parts.replica, parts.updates, steps)
+    steps = NormalisedSteps(parts.objectives, parts.parts, settings_of(config, parts.key))
+    return shared_clients(parts, steps)
 
 
 def _contradictions(config: FzooConfig, sections: HorizontalSections) -> Iterator[str]:

@@ -19,8 +19,8 @@ from raydpzv.methods.descriptor import (
 )
 from raydpzv.methods.horizontal.decomfl import DecomflServer, LocalSteps
 from raydpzv.methods.horizontal.rounds import Directed, cohorts
-from raydpzv.methods.horizontal.seeded import SeededSettings, Updates
-from raydpzv.methods.horizontal.seeded_clients import SharedClients
+from raydpzv.methods.horizontal.seeded import SeededSettings, updates_of
+from raydpzv.methods.horizontal.seeded_clients import SharedClients, shared_clients
 from raydpzv.methods.schedule import Schedule, schedule_of
 from raydpzv.settings.bounds import Count, Positive
 
@@ -56,18 +56,13 @@ def mezo_settings(config: MezoConfig, key: Key) -> SeededSettings:
 
 
 def _server(parts: HorizontalServerParts, config: MezoConfig) -> DecomflServer:
-    assert parts.ledger is not None
-    updates = Updates(parts.ledger, mezo_settings(config, parts.key), len(parts.rows))
+    updates = updates_of(parts, mezo_settings(config, parts.key))
     return DecomflServer(cohorts(parts, 1), updates, agent=True)
 
 
 def _clients(parts: ClientGroupParts, config: MezoConfig) -> SharedClients:
-    assert parts.replica is not None
-    assert parts.updates is not None
-    settings = mezo_settings(config, parts.key)
-    return SharedClients(
-        parts.replica, parts.updates, LocalSteps(parts.objectives, parts.parts, settings)
-    )
+    steps = LocalSteps(parts.objectives, parts.parts, mezo_settings(config, parts.key))
+    return shared_clients(parts, steps)
 
 
 def _contradictions(config: MezoConfig, sections: HorizontalSections) -> Iterator[str]:

@@ -19,6 +19,7 @@ import numpy as np
 from raydpzv.errors import Diverged, ReplayMismatch, RunError
 from raydpzv.keys import SERVER_PARTY, Key, step_seed
 from raydpzv.ledger.entries import SHARED, Slice
+from raydpzv.methods.descriptor import HorizontalServerParts
 from raydpzv.methods.horizontal.rounds import Cohorts, RoundServer
 from raydpzv.methods.replica import Replica
 from raydpzv.methods.roles import Order, Sync, Upload
@@ -91,6 +92,12 @@ def settings_of(
         estimate,
         derived_seeds=derived_seeds,
     )
+
+
+def updates_of(parts: HorizontalServerParts, settings: SeededSettings, **how: Any) -> Updates:
+    """Return the updates of a run's server; how: the keyword arguments of `Updates`."""
+    assert parts.ledger is not None
+    return Updates(parts.ledger, settings, len(parts.rows), **how)
 
 
 class Updates:

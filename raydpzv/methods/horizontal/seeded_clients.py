@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from raydpzv.engine.objective import Objective
+from raydpzv.methods.descriptor import ClientGroupParts
 from raydpzv.methods.horizontal.seeded import SeededSettings, client_seeds, round_seeds
 from raydpzv.methods.replica import Replica, UpdateSource
 from raydpzv.methods.roles import Metrics, Order, Upload
@@ -86,6 +87,13 @@ class SharedClients(LedgerFollower):
             self._replica.go_to(version, self._history)
             uploads += self._local.work(list(group), self._replica)
         return uploads
+
+
+def shared_clients(parts: ClientGroupParts, local: LocalWork) -> SharedClients:
+    """Return the clients of a process that do this work around its replica."""
+    assert parts.replica is not None
+    assert parts.updates is not None
+    return SharedClients(parts.replica, parts.updates, local)
 
 
 def central_differences(

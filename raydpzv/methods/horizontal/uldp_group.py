@@ -86,8 +86,7 @@ class GroupSilos(ObjectiveThreads):
                 objective.size, 1, (order.client, number, 0), pairs=len(batch), nonfinite=nonfinite
             )
             unit = self._noise.release.unit / (config.rate * len(rows))
-            gradient_d = ((total + share) * unit).astype(np.float32)
-            descent.step([objective.vector(gradient_d)])
+            descent.step([objective.vector(((total + share) * unit).astype(np.float32))])
             releases += [Release(step, math.nan, receipt)] if receipt else []
         body = Whole().encode(as_array(x) - start, order.client, order.round)
         return Upload(order.client, order.round - 1, body, releases=tuple(releases))

@@ -53,6 +53,7 @@ from raydpzv.methods.horizontal.seeded import (
     SeededServer,
     SeededSettings,
     Updates,
+    updates_of,
 )
 from raydpzv.methods.horizontal.seeded_clients import (
     LocalWork,
@@ -60,6 +61,7 @@ from raydpzv.methods.horizontal.seeded_clients import (
     central_differences,
     chooses_seeds,
     seeds_to_try,
+    shared_clients,
 )
 from raydpzv.methods.horizontal.user_sums import UserSums, mean_over_users, release_of, sum_of
 from raydpzv.methods.replica import Replica
@@ -239,9 +241,8 @@ def uldp_zo_settings(config: UldpZoConfig, key: Key) -> SeededSettings:
 
 
 def _server(parts: HorizontalServerParts, config: UldpZoConfig) -> UldpZoServer | SeededPullServer:
-    assert parts.ledger is not None
     settings, silos = uldp_zo_settings(config, parts.key), len(parts.rows)
-    updates = Updates(parts.ledger, settings, silos)
+    updates = updates_of(parts, settings)
     if config.asynchronous:
         return SeededPullServer(updates)
     noise, unit = release_of(parts.users), mean_over_users(parts.users, config.sampling)
@@ -250,9 +251,7 @@ def _server(parts: HorizontalServerParts, config: UldpZoConfig) -> UldpZoServer 
 
 
 def _clients(parts: ClientGroupParts, config: UldpZoConfig) -> SharedClients:
-    assert parts.replica is not None
-    assert parts.updates is not None
-    return SharedClients(parts.replica, parts.updates, PairWork(parts, config))
+    return shared_clients(parts, PairWork(parts, config))
 
 
 def _contradictions(config: UldpZoConfig, sections: HorizontalSections) -> Iterator[str]:

@@ -119,15 +119,13 @@ class UserSums:
             made = self._private.upload(silo, attempt, size, integers, sample_of(order))
         else:
             summed = self.total(silo, attempt.round, size, vectors)
-            made = noised(self._noise, summed, silo, attempt, self._record(attempt.round))
+            # the users that take part in the round, for the account; None: all
+            users = np.flatnonzero(self.drawn(attempt.round)) if self._config.sampling < 1 else None
+            made = noised(self._noise, summed, silo, attempt, users)
             if self._masked:
                 made = self._masked.upload(made, attempt)
         made = made._replace(attempt=attempt)
         return self.secure.sent(made) if self.secure else made
-
-    def _record(self, round: int) -> np.ndarray | None:
-        """The users that take part in a round, for the account; None: all."""
-        return np.flatnonzero(self.drawn(round)) if self._config.sampling < 1 else None
 
     def _integers(
         self,

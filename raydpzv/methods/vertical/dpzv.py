@@ -420,17 +420,11 @@ def _client(parts: ClientParts, config: DpzvConfig) -> DpzvClient:
     )
 
 
-def two_point_head(config: Any) -> HeadSettings:
-    """Return how the head of a zeroth-order method learns: its own two-point step is like the
-    clients'.
-    """
-    return HeadSettings(
+def _server(parts: ServerParts, config: DpzvConfig) -> DpzvServer | IntegerServer:
+    # the head's own two-point step is like the clients'
+    head = HeadSettings(
         config.server, config.server_lr, config.server_momentum, config.smoothing, config.direction
     )
-
-
-def _server(parts: ServerParts, config: DpzvConfig) -> DpzvServer | IntegerServer:
-    head = two_point_head(config)
     if parts.noise.integers is not None:
         return _integer_server(parts, config, head)
     noise, known = parts.noise, sizes(parts, config)

@@ -473,8 +473,16 @@ class QueryFirstServer(VaflServer):
         self._put((round, upload))
         self._last[upload.client] = upload
         loss, _ = self.top.backward(upload.ids, step_scale(self._lr_decay, round))
-        asked = {"round": round, "upload_bytes": REQUEST_BYTES, "asks": True}
-        return [self.answer(upload, Acknowledged(), loss=loss, **asked)]
+        return [
+            self.answer(
+                upload,
+                Acknowledged(),
+                loss=loss,
+                round=round,
+                upload_bytes=REQUEST_BYTES,
+                asks=True,
+            )
+        ]
 
 
 def make_client(parts: ClientParts, config: VaflConfig) -> VaflClient:

@@ -11,8 +11,8 @@ from raydpzv.errors import SpecError
 from raydpzv.experiment.initial_model import MODEL
 from raydpzv.experiment.rebuild import rebuild
 from raydpzv.ledger.ledger import Ledger
-from raydpzv.methods.horizontal.fzoo import fzoo_settings, normalised
-from raydpzv.methods.horizontal.seeded import round_seeds
+from raydpzv.methods.horizontal.fzoo import normalised
+from raydpzv.methods.horizontal.seeded import round_seeds, settings_of
 from tests.helpers.softmax_by_hand import SoftmaxByHand
 
 RADIUS = 0.02
@@ -33,7 +33,7 @@ def published(
     x, method, settings = (
         hand.x0.astype(np.float64),
         hand.method,
-        fzoo_settings(hand.method, hand.key),
+        settings_of(hand.method, hand.key),
     )
     for round in range(1, rounds + 1):
         u_KPD = [
