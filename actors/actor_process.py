@@ -156,10 +156,13 @@ def start(
         )
     else:
         placed = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=bundle)
-        shares = {"num_cpus": share.get("CPU", 0), "num_gpus": share.get("GPU", 0)}
         actor = (
             remote_class(cls, groups, threads)
-            .options(**shares, scheduling_strategy=placed)
+            .options(
+                num_cpus=share.get("CPU", 0),
+                num_gpus=share.get("GPU", 0),
+                scheduling_strategy=placed,
+            )
             .remote()
         )
     return actor, actor.make.remote(cls, *arguments)

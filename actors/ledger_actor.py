@@ -123,8 +123,7 @@ class RelayedLedger(Ledger):
         """
         if version >= self._memory.trimmed:
             return super().since(version, until)
-        last = self.version if until is None else until
-        return self._connection.since(version, last)
+        return self._connection.since(version, self.version if until is None else until)
 
     def enter(self, update: LedgerUpdate) -> int:
         """Add one update here and there; returns when the ledger actor has written it."""

@@ -100,8 +100,7 @@ def _host_plan(
         )
 
     if resources.hosts == "auto":
-        fitting = _most(lambda n: plan(n, RESOLUTION), max(1, min(slots, most)), machines)
-        hosts = max(1, fitting)
+        hosts = max(1, _most(lambda n: plan(n, RESOLUTION), max(1, min(slots, most)), machines))
     else:
         hosts = min(resources.hosts, most)
     return plan(hosts, _auto_cpu(lambda share: plan(hosts, share), machines))
@@ -157,8 +156,7 @@ def _largest(
     make: Callable[[float], Plan], machines: Sequence[Machine], *, otherwise: float
 ) -> float:
     """Return the largest share up to 1 whose plan the machines can hold."""
-    steps = round(1 / RESOLUTION)
-    found = _most(lambda n: make(round(n * RESOLUTION, _DIGITS)), steps, machines)
+    found = _most(lambda n: make(round(n * RESOLUTION, _DIGITS)), round(1 / RESOLUTION), machines)
     return round(found * RESOLUTION, _DIGITS) if found else otherwise
 
 

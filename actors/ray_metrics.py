@@ -198,8 +198,7 @@ class RayMetrics(Callback):
             given.clear()
 
     def _tagged(self, name: str, tag: str) -> dict[str, str]:
-        further = METRICS[name].tags[len(_RUN) :]
-        return self._tags | dict.fromkeys(further, tag)
+        return self._tags | dict.fromkeys(METRICS[name].tags[len(_RUN) :], tag)
 
 
 def _column(table: pa.Table, name: str) -> NDArray[Any]:

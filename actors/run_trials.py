@@ -249,8 +249,7 @@ def _trainable(plan: SearchPlan, needs: _Needs, folder: Path) -> type[Any]:
     def trial_run(config: Mapping[str, Any], trial_id: str, workplace: Path) -> TrialRun:
         from actors.tune_rules import number_of
 
-        number = number_of(plan, trial_id, config)
-        trial = _trial_of(plan, config, number)
+        trial = _trial_of(plan, config, number_of(plan, trial_id, config))
         spec, name = trial.spec, trial.planned().folder
         if plan.copies:  # step sizes that were copied from another trial
             spec = override(spec, [f"{key}={literal(config[key])}" for key in trial.values])

@@ -143,7 +143,7 @@ class ServerActor(TransportPort):
         "heard",
         "go_on",
         "close",
-        *TransportPort.TRANSPORT_CALLS,
+        "close_transport",
     )
     KEEPING = ("keep_segment",)
     core: RunCore

@@ -199,8 +199,9 @@ class PoolExecutor:
         )
         self._dealt += len(self._gathered)
         self._gathered = []
-        for host, orders in shares.items():
-            self._sent.append(_Work(host, orders, self._start(host, orders)))
+        self._sent += [
+            _Work(host, orders, self._start(host, orders)) for host, orders in shares.items()
+        ]
 
     def _start(self, host: int, orders: Sequence[Order]) -> Task:
         self.calls += 1

@@ -15,8 +15,6 @@ class TransportPort:
     that has started.
     """
 
-    TRANSPORT_CALLS = ("close_transport",)
-
     def __init__(self, talk: Talk, timeout: float) -> None:
         self._talk, self._frame_timeout = talk, timeout
         self._transport: TransportServer | None = None

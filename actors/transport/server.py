@@ -56,20 +56,6 @@ Talk = Callable[[TransportRequest], Conversation]
 """Starts a conversation with the peer that a request names."""
 
 
-def reply(
-    conversation: Conversation, request: memoryview
-) -> tuple[Sequence[bytes], TransportError | None]:
-    """Return the frame that answers a request, or reports an error; and the peer's breach of the
-    protocol, if any.
-    """
-    try:
-        return conversation.answer(request), None
-    except TransportError as error:
-        return frames.failed(error), error
-    except Exception as error:
-        return frames.failed(error), None
-
-
 class TransportServer:
     """Serves sockets until it is closed. timeout: seconds for a frame that has started; peers: the
     expected number.
@@ -168,7 +154,12 @@ class TransportServer:
 
     def _converse(self, peer: FrameSocket, conversation: Conversation) -> None:
         while True:
-            answer, breach = reply(conversation, peer.receive(conversation.most()))
+            request = peer.receive(conversation.most())
+            try:
+                answer = conversation.answer(request)
+            except TransportError as error:  # the peer broke the protocol
+                peer.send(*frames.failed(error))
+                raise
+            except Exception as error:
+                answer = frames.failed(error)
             peer.send(*answer)
-            if breach:
-                raise breach

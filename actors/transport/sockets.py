@@ -270,5 +270,4 @@ def _answer(secret: bytes, challenge: bytes, own: bytes, *, listens: bool) -> by
     """Return a proof that covers both challenges and the answering end, so that nobody can replay
     it.
     """
-    role = b"server" if listens else b"client"
-    return hmac.digest(secret, role + challenge + own, "sha256")
+    return hmac.digest(secret, (b"server" if listens else b"client") + challenge + own, "sha256")

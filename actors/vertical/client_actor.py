@@ -16,7 +16,7 @@ from actors.transport.peers import TaskPort
 from actors.transport.sockets import TransportAddress
 from raydpzv.experiment.client_warm_up import throw_away_clients, warm_up_loops
 from raydpzv.experiment.parties import ClientFactory
-from raydpzv.methods.roles import Order, Rebuildable, Upload
+from raydpzv.methods.roles import Rebuildable, Upload
 from raydpzv.sim.client_threads import run_together
 from raydpzv.sim.clock import WallClock
 from raydpzv.sim.virtual import Timing
@@ -88,10 +88,7 @@ class ClientActor(TaskPort):
 
     def _task(self, frame: memoryview) -> Callable[[], Sequence[bytes]] | None:
         order = frames.read_answer(frame).order
-        return order and (lambda: frames.done(self._process(order)))
-
-    def _process(self, order: Order) -> Upload:
-        return self._roles[order.client].process(order)
+        return order and (lambda: frames.done(self._roles[order.client].process(order)))
 
     def _run(self, port: ServerConnection, pace: WallPace, segment: SegmentStart) -> None:
         starts = {client: segment.of(client) for client in self._roles}
