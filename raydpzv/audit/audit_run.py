@@ -68,8 +68,7 @@ def audit(
         with tempfile.TemporaryDirectory() as folder:
             return audit(run_scenario(run, Path(folder) / "audited"), out, watch=watch, **terms)
     path = folder_of(run, "audit")
-    recorded = recorded_run(path, given.moved)
-    finding, pictures = _AUDITS[given.by](recorded, given, watch)
+    finding, pictures = _AUDITS[given.by](recorded_run(path, given.moved), given, watch)
     if out:
         write_audit(path, finding, pictures, Path(out))
     return finding

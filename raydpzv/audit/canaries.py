@@ -173,8 +173,7 @@ def chosen(
     drawn = (Key(0) / "audit" / "canaries").generator().permutation(known)[:count].tolist()
     typed = refusable and not DATA_SOURCES[prepared.spec.data.source].tokens
     able = {NEW_LABEL: possible, TYPE: typed, FEATURES: not ids}
-    usual = [kind for kind in KINDS[relation] if able.get(kind, True)]
-    in_turn = itertools.cycle(kinds or usual)
+    in_turn = itertools.cycle(kinds or [kind for kind in KINDS[relation] if able.get(kind, True)])
     return [
         Canary(row, int(prepared.numbers[row]), kind)
         for row, kind in zip(rows or sorted(drawn), in_turn, strict=False)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from raydpzv.audit.label_inference import LabelGuesses
 from raydpzv.audit.ledger_audit import OTHER_CLASSES, REFUSED, SMALLEST_P, CanarySeen, LedgerAudit
@@ -25,16 +25,6 @@ _LEAST = (
     "The ε shown is a lower bound at 95 % for these records. It certifies nothing. FALSIFIED needs "
     "99.9 %."
 )
-
-
-class _Seen(Protocol):
-    """An ε seen: at 95 %, and at 99.9 %."""
-
-    @property
-    def epsilon(self) -> float: ...
-
-    @property
-    def surely(self) -> float: ...
 
 
 @dataclass(frozen=True)
@@ -224,7 +214,7 @@ def _finding(
     run: RecordedRun,
     by: str,
     adversary: str,
-    seen: _Seen,
+    seen: CanarySeen | RunsAudit | GuessesAudit,
     shown: _FindingTable,
     contradictions: Sequence[str] = (),
 ) -> Finding:

@@ -141,5 +141,4 @@ def forced_queries(
             behind[client, step] = next(steps[client])
     found = np.array([asked[address] for address in addresses]).reshape(-1, 2)
     batches = tuple(behind[client, step] for client, step, _ in addresses)
-    whole = noise.integers is not None
-    return Queries(addresses, found[:, 0], found[:, 1], batches, models, whole)
+    return Queries(addresses, found[:, 0], found[:, 1], batches, models, noise.integers is not None)

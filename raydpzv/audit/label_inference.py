@@ -75,13 +75,11 @@ def infer_labels(
     """
     check_rerunnable(run)
     _check(run, canaries, epsilons)
-    total, found = len(epsilons) * (len(canaries) + 2), list[LabelGuesses]()
-    steps = itertools.count(1)
-    for epsilon in epsilons:
-        found.append(
-            _guessed(run, canaries, epsilon, len(epsilons), lambda: progress(next(steps), total))
-        )
-    return found
+    total, steps = len(epsilons) * (len(canaries) + 2), itertools.count(1)
+    return [
+        _guessed(run, canaries, epsilon, len(epsilons), lambda: progress(next(steps), total))
+        for epsilon in epsilons
+    ]
 
 
 def _check(run: RecordedRun, canaries: Sequence[Canary], epsilons: Sequence[float]) -> None:
@@ -135,8 +133,9 @@ def _guessed(
     count = len(canaries)
     low, high = share_bounds(right, count, 1 - (1 - CONFIDENCE) / tests)
     surely, _ = share_bounds(right, count, 1 - (1 - SURE) / tests)
-    shares = (low, high, surely, float(np.mean(chances)))
-    return LabelGuesses(claim["epsilon"], claim["delta"], right, count, *shares)
+    return LabelGuesses(
+        claim["epsilon"], claim["delta"], right, count, low, high, surely, float(np.mean(chances))
+    )
 
 
 def _at(run: RecordedRun, epsilon: float) -> VerticalScenario:

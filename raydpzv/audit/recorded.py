@@ -46,10 +46,8 @@ class RecordedRun:
         """Return what the run says of this adversary under its relation; None if it says
         nothing.
         """
-        for claim in self.summary.get("epsilon") or ():
-            if claim["adversary"] == adversary and claim["relation"] == self.relation:
-                return claim
-        return None
+        wanted, claims = (adversary, self.relation), self.summary.get("epsilon") or ()
+        return next((c for c in claims if (c["adversary"], c["relation"]) == wanted), None)
 
     def delta(self, adversary: str) -> float:
         """Return δ of what the run says of this adversary, 1/(10 D) if it says none."""

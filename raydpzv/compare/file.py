@@ -180,8 +180,8 @@ def resolved(file: ComparisonFile, overrides: Sequence[str] = ()) -> Comparison:
     lines = [line for _, line in method_lines(file, overrides)]
     lines += _controls(file, base, lines, first, last)
     check_heads(file, lines)
-    head = (file.name, file.title, by_seed(file.seeds), file.targets)
-    return Comparison(*head, tuple(lines), file.heads)
+    seeds = by_seed(file.seeds)
+    return Comparison(file.name, file.title, seeds, file.targets, tuple(lines), file.heads)
 
 
 def method_lines(
@@ -264,9 +264,8 @@ def _lines(
         epsilon = None if isinstance(value, str) else float(value)
         _check_overrides(entry.set, label, sigma=epsilon is None)
         _check_overrides([*entry.private, *last], label)
-        noisy = epsilon is not None or multiplier is not None or gives_sigma(entry)
-        items = _items(entry, last, noisy=noisy)
-        spec = _spec(base, method, epsilon, items, label, multiplier)
+        noisy = epsilon is not None or multiplier is not None or _SIGMA in map(_key, entry.set)
+        spec = _spec(base, method, epsilon, _items(entry, last, noisy=noisy), label, multiplier)
         said = label if multiplier is None else f"{label}, σ = {multiplier:g}"
         if not noisy and file.epsilons == ("none",) and _named_after_noisy(entry, label):
             said = f"{label}, without noise"
@@ -295,11 +294,6 @@ def _items(entry: MethodEntry, last: Sequence[str], *, noisy: bool) -> list[str]
         return [*entry.set, *entry.private, *last]
     own = [o for o in entry.set if _key(o) not in _OF_NOISE]
     return own + [o for o in last if not _key(o).startswith("privacy.")]
-
-
-def gives_sigma(entry: MethodEntry) -> bool:
-    """Return whether a method has noise of a deviation of its own."""
-    return _SIGMA in map(_key, entry.set)
 
 
 def _method(entry: MethodEntry, base: AnyScenario) -> dict[str, Any]:

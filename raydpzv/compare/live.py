@@ -121,8 +121,7 @@ class LivePage:
 
     @cached_property
     def _prepared(self) -> Prepared:
-        folder = RunFolder.open(self._folder, self._moved)
-        return prepared_again(folder)
+        return prepared_again(RunFolder.open(self._folder, self._moved))
 
 
 class _Server(ThreadingHTTPServer):

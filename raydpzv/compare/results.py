@@ -105,7 +105,8 @@ def _agree(summary: Mapping[str, Any], curve: list[Row], rows: Rows) -> bool:
 def _run_row(planned: Planned, root: Path, found: _Read, reason: str) -> Row:
     summary = found.summary
     outcome, why = (FAILED, found.fault) if found.fault else _outcome(summary, reason)
-    if as_meant({"method": planned.spec.method.name}, outcome) and _blown_up(found.curve):
+    losses = [row["loss"] for row in (*found.curve[:1], *found.curve[-1:])]
+    if losses and as_meant({"method": planned.spec.method.name}, outcome) and blown_up(*losses):
         # a control may learn nothing, but this one's head has left what it could learn
         outcome = DIVERGED
     again = set_aside(root / RUNS_FOLDER / planned.folder)[1]
@@ -131,10 +132,6 @@ def _run_row(planned: Planned, root: Path, found: _Read, reason: str) -> Row:
         "private": summary.get("private") is True,
         "verdict": str(summary.get("privacy_verdict", "")),
     }
-
-
-def _blown_up(curve: Sequence[Row]) -> bool:
-    return bool(curve) and blown_up(curve[0]["loss"], curve[-1]["loss"])
 
 
 _NUMBERS = (

@@ -258,8 +258,7 @@ class JsonLog(Callback):
             name: stated.get(name)
             for name in ("status", "stopped_by", "accuracy", "loss", "digest")
         }
-        level = "error" if kept["status"] == "failed" else "info"
-        self._line("end", kept | {"level": level})
+        self._line("end", kept | {"level": "error" if kept["status"] == "failed" else "info"})
         self._file.close()
 
     def _line(self, event: str, more: Mapping[str, Any]) -> None:

@@ -252,8 +252,7 @@ def vector_length(numbers: pa.Table, clients: int) -> tuple[IntArray, FloatArray
     """Return rounds, and DeComFL's communication vector length up to each: numbers sent both ways,
     per client.
     """
-    sent = _column(numbers, "up") + _column(numbers, "down")
-    return _column(numbers, "round"), sent / clients
+    return _column(numbers, "round"), (_column(numbers, "up") + _column(numbers, "down")) / clients
 
 
 def peak_accuracy(evaluation: pa.Table) -> float:
@@ -380,5 +379,4 @@ def _split(client: NDArray[Any], values: NDArray[Any], count: int) -> list[NDArr
 
 
 def _last_of_each(rounds: NDArray[Any]) -> IntArray:
-    reverse = np.unique(rounds[::-1], return_index=True)[1]
-    return len(rounds) - 1 - reverse
+    return len(rounds) - 1 - np.unique(rounds[::-1], return_index=True)[1]

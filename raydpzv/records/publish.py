@@ -315,17 +315,18 @@ def _outsiders(claims: Sequence[Claim], summary: Mapping[str, Any]) -> dict[str,
     }
 
 
-def _withheld(path: Any) -> Any:
-    return each_path(without_digest(path), lambda path: WITHHELD_PATH)
-
-
 def _public(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return a scenario's tree without paths of the operator and without digests of a user's
     objects.
     """
     return {
         name: (
-            {k: _withheld(v) if (name, k) in PATHS else without_digest(v) for k, v in table.items()}
+            {
+                k: each_path(without_digest(v), lambda path: WITHHELD_PATH)
+                if (name, k) in PATHS
+                else without_digest(v)
+                for k, v in table.items()
+            }
             if isinstance(table, Mapping)
             else table
         )

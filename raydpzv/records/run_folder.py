@@ -309,14 +309,11 @@ def damaged(path: Path, wanted: str, why: object) -> DataError:
 def _plain(value: Any) -> Any:
     """Return what JSON holds, with what a terminal would obey escaped in each text."""
     if isinstance(value, str):
-        return value if is_text(value) else "".join(_escaped(c) for c in value)
+        escaped = (c if is_text(c) else ascii(c)[1:-1] for c in value)
+        return value if is_text(value) else "".join(escaped)
     if isinstance(value, dict):
         return {_plain(name): _plain(each) for name, each in value.items()}
     return [_plain(each) for each in value] if isinstance(value, list) else value
-
-
-def _escaped(character: str) -> str:
-    return character if is_text(character) else ascii(character)[1:-1]
 
 
 def _json(path: Path, why: Callable[[], str]) -> dict[str, Any]:

@@ -19,10 +19,12 @@ def other_setting(there: AnyScenario, asked: AnyScenario) -> str:
     Where "auto" is asked for, it is what the run chose.
     """
     has, wanted = (dict(leaves(unlocated(as_tree(each)))) for each in (there, asked))
-    for key in sorted(has.keys() | wanted.keys()):
-        if wanted.get(key) not in (has.get(key), "auto"):
-            return f"{key} is {_said(has.get(key))} there, asked for is {_said(wanted.get(key))}"
-    return ""
+    differences = (
+        f"{key} is {_said(has.get(key))} there, asked for is {_said(wanted.get(key))}"
+        for key in sorted(has.keys() | wanted.keys())
+        if wanted.get(key) not in (has.get(key), "auto")
+    )
+    return next(differences, "")
 
 
 def require_settings(folder: RunFolder, asked: AnyScenario) -> None:

@@ -32,10 +32,12 @@ def faults(summary: Mapping[str, Any]) -> Iterator[str]:
     """Yield a sentence for each value that no run writes under its name; a missing value is no
     fault.
     """
-    for names, wanted, holds in _FIELDS:
-        for name in names.split():
-            if name in summary and not holds(summary[name]):
-                yield f"{name}: wanted {wanted}, got {summary[name]!r:.60}"
+    return (
+        f"{name}: wanted {wanted}, got {summary[name]!r:.60}"
+        for names, wanted, holds in _FIELDS
+        for name in names.split()
+        if name in summary and not holds(summary[name])
+    )
 
 
 def beside(summary: Mapping[str, Any]) -> dict[str, float]:

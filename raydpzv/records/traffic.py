@@ -124,9 +124,16 @@ def phases(message: pa.Table, work: pa.Table) -> list[Phase]:
     for name in (*PHASES, ROUNDS):
         sent, done = of_message == name, of_work == name
         if sent.any():
-            sizes = int(size[sent & up].sum()), int(size[sent & ~up].sum())
-            seconds = float(cpu[done & ~server].sum()), float(cpu[done & server].sum())
-            found.append(Phase(name, int(sent.sum()), *sizes, *seconds))
+            found.append(
+                Phase(
+                    name,
+                    int(sent.sum()),
+                    int(size[sent & up].sum()),
+                    int(size[sent & ~up].sum()),
+                    float(cpu[done & ~server].sum()),
+                    float(cpu[done & server].sum()),
+                )
+            )
     return found
 
 

@@ -231,11 +231,13 @@ def _composed(
         (math.nan, math.nan) if missing else (_together(claims, delta) for claims in alike)
     )
     winner = math.nan if search.winner is None else float(claim["epsilon"])
-    terms = (claim["adversary"], claim["relation"], delta, winner)
     # a lost machine may have released more than the plan has
     whole = max(spent, whole)
     return Composed(
-        *terms,
+        claim["adversary"],
+        claim["relation"],
+        delta,
+        winner,
         spent,
         whole,
         len(search.made),

@@ -130,8 +130,7 @@ class SpaceFile:
 
         # what is for all reaches a method as far as it has the setting
         has = {f"method.{name}" for name in method_fields(type(spec.method))}
-        control = METHODS[spec.method.name].control
-        common = () if control and not own else self.common
+        common = () if METHODS[spec.method.name].control and not own else self.common
         found = {
             d.setting: d
             for d in common

@@ -247,8 +247,7 @@ class TrialRun:
         ]
 
         planned = [f"method.{name}_at" for name in names if changes_of(mine, name)]
-        asked = self._spec if planned else override(self._spec, same)
-        if other := other_setting(there, asked):
+        if other := other_setting(there, self._spec if planned else override(self._spec, same)):
             able = " and ".join(f"method.{name}" for name in sorted(step_sizes(method))) or "none"
             raise _OtherSettings(
                 f"the run of trial {self._trial} cannot resume with other settings: {other}; "

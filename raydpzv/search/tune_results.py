@@ -169,8 +169,7 @@ def trial_columns(plan: SearchPlan, rows: Sequence[Row]) -> list[Column[Row]]:
     found: list[Column[Row]] = [Column("trial", itemgetter("trial"))]
     if plan.comparison:
         found.append(Column("method", itemgetter("line"), align="left"))
-    names = _setting_columns(plan)
-    found += [Column(name, itemgetter(name), schedule_text) for name in names]
+    found += [Column(name, itemgetter(name), schedule_text) for name in _setting_columns(plan)]
     found += [
         _figures(plan.metric, plan.metric, "{:.4g}"),
         Column("proved ε", _proved),
@@ -487,9 +486,8 @@ def _spent(
     how far it came. So are the runs that a trial left, but for those that a copy stands for.
     """
     released, planned, possible = dict[str, Claims](), dict[str, Claims](), 0
-    for one in made:
-        if one.trial.skipped:
-            continue
+    tried = [one for one in made if not one.trial.skipped]
+    for one in tried:
         name = f"trial {one.trial.number}"
         whole = [vars(claim) for claim in planned_claims(one.trial.spec)]
         planned[name] = whole
@@ -510,7 +508,7 @@ def _spent(
     planned |= {f"trial {n}, to be chosen": alike for n in range(len(made), plan.size)}
     best = None if winner is None else released[f"trial {winner}"]
     adaptive = plan.suggestions is not None or plan.copies
-    same_data = _same_data([one.trial for one in made if not one.trial.skipped])
+    same_data = _same_data([one.trial for one in tried])
     return compose(SearchClaims(best, released, planned, same_data, cut, adaptive, possible))
 
 
@@ -560,8 +558,7 @@ def rate_asked(spec: AnyScenario) -> float:
     """
     if spec.clock.kind != "wall" or spec.barrier > 1:
         return math.nan
-    rate = spec.arrivals.rate
-    return sum(rates_asked(spec.arrivals.kind, rate, spec.split.clients))
+    return sum(rates_asked(spec.arrivals.kind, spec.arrivals.rate, spec.split.clients))
 
 
 def missed(row: Mapping[str, Any]) -> str:

@@ -57,6 +57,8 @@ class Masks(Secret):
         self, silos: Sequence[int], purpose: str, address: tuple[int, ...]
     ) -> Iterator[tuple[int, bytes]]:
         """The sign and the stream's key for each of the others."""
-        for other in silos:
-            if other != self._silo:
-                yield 1 if other > self._silo else -1, derived(self._keys[other], purpose, *address)
+        return (
+            (1 if other > self._silo else -1, derived(self._keys[other], purpose, *address))
+            for other in silos
+            if other != self._silo
+        )

@@ -89,8 +89,9 @@ class PrivateSilo(AgreeingSilo):
         noise = packing.packed(
             [multiple * g + v for g, v in zip(noise_D.tolist(), dithers, strict=True)]
         )
-        address = attempt.round, attempt.number
-        hiding = masks.residues(attempt.silos, len(sums), key.modulus, "sum", *address)
+        hiding = masks.residues(
+            attempt.silos, len(sums), key.modulus, "sum", attempt.round, attempt.number
+        )
         return PackedSum(
             as_bytes(
                 [
@@ -224,9 +225,10 @@ class _Blinded(Secret):
         weights, coins = (
             as_integers(sent[self._users]) for sent in (sampled.weights, sampled.coins)
         )
-        found = []
-        for weight, coin, shift in zip(weights, coins, self._own_shifts(), strict=True):
-            found.append(key.joined(weight, powmod(inverse(coin, key.square), shift, key.square)))
+        found = [
+            key.joined(weight, powmod(inverse(coin, key.square), shift, key.square))
+            for weight, coin, shift in zip(weights, coins, self._own_shifts(), strict=True)
+        ]
         return Bases.of(found, key.square)
 
     def _own_shifts(self) -> list[int]:

@@ -204,9 +204,8 @@ def _shortest(number: np.float32) -> float:
 
 def _numbers(model: SeededModel) -> Iterator[bytes]:
     """Yield a model's bytes behind the header."""
-    for tensor in model.tensors:
-        if tensor.values is not None:
-            yield tensor.values.astype("<f4").tobytes()
+    stored = (tensor.values for tensor in model.tensors if tensor.values is not None)
+    yield from (values.astype("<f4").tobytes() for values in stored)
     if not isinstance(model.seeds, SeedRoot):
         yield model.seeds.astype("<u8").tobytes()
     if model.form == "float32":

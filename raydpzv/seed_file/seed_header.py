@@ -133,8 +133,7 @@ def read_header(packed: bytes, path: object) -> SeedHeader:
     version, ValueError for everything else that the schema does not take.
     """
     try:
-        text = _inflated(packed)
-        about = json.loads(text, parse_constant=_no_number, object_pairs_hook=_object)
+        about = json.loads(_inflated(packed), parse_constant=_no_number, object_pairs_hook=_object)
         _require_known(about, path)
         return SeedHeader.model_validate(about)
     except ValidationError as error:

@@ -192,8 +192,7 @@ def _file_of(
                 None if begin is None else int((mine.round[bounds(mine.round)[:-1]] <= begin).sum())
             )
             models.append(_model(one, tensors, mine, Key(spec.seed), header.step_seeds, average))
-    frozen = frozen_sha256(base, trained_names(models)) if base else b""
-    return _file(header, models, frozen), base
+    return _file(header, models, frozen_sha256(base, trained_names(models)) if base else b""), base
 
 
 def _summed(updates: Slice, pool: np.ndarray) -> Slice:
@@ -302,8 +301,7 @@ def _phases(mine: Slice) -> Iterator[StepPhase]:
                 "seed file cannot hold"
             )
         alike.append((steps, width, float(update.lr[0])))
-    for (steps, width, lr), group in groupby(alike):
-        yield StepPhase(sum(1 for _ in group), steps, width, lr)
+    yield from (StepPhase(sum(1 for _ in group), *terms) for terms, group in groupby(alike))
 
 
 def _in_form(model: SeededModel, form: ScalarForm) -> SeededModel:

@@ -123,8 +123,7 @@ def rule_of(file: SeedFile, model: SeededModel) -> Rule:
 def updates_of(file: SeedFile, model: SeededModel) -> Slice:
     """Return a model's updates as a ledger has them."""
     phases = model.phases
-    entries = [phase.steps * phase.perturbations for phase in phases]
-    counts = _repeated(phases, entries, np.int64)
+    counts = _repeated(phases, [phase.steps * phase.perturbations for phase in phases], np.int64)
     rounds = np.repeat(np.arange(1, len(counts) + 1), counts)
     widths = widths_of(phases)
     steps = np.repeat(np.arange(len(widths)), widths)
@@ -134,8 +133,18 @@ def updates_of(file: SeedFile, model: SeededModel) -> Slice:
     if file.step_seeds:
         seeds = np.repeat(seeds, widths)
     lrs = np.repeat(_repeated(phases, [phase.lr for phase in phases], np.float64), counts)
-    columns = (np.full(len(rounds), SHARED), rounds - 1, steps, places(widths).astype(np.int32))
-    return Slice(0, len(counts), rounds, *columns, seeds, model.scalars, lrs)
+    return Slice(
+        0,
+        len(counts),
+        rounds,
+        np.full(len(rounds), SHARED),
+        rounds - 1,
+        steps,
+        places(widths).astype(np.int32),
+        seeds,
+        model.scalars,
+        lrs,
+    )
 
 
 def _repeated(phases: Sequence[StepPhase], values: Sequence[Any], dtype: Any) -> np.ndarray:

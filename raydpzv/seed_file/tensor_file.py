@@ -88,11 +88,11 @@ def _of_torch(word: str) -> dict[str, RawTensor]:
             given = read_weights(word)
     except InputError as error:  # who has a seed file has no scenario, and so no such setting
         raise type(error)(str(error).replace("model.weights: ", "--weights: ", 1)) from None
-    found = {}
-    for name, tensor in given.items():
-        if tensor.is_floating_point():
-            found[name] = RawTensor.of(tensor.detach().float().contiguous().numpy())
-    return found
+    return {
+        name: RawTensor.of(tensor.detach().float().contiguous().numpy())
+        for name, tensor in given.items()
+        if tensor.is_floating_point()
+    }
 
 
 def frozen_sha256(tensors: Mapping[str, RawTensor], trained: Collection[str]) -> bytes:

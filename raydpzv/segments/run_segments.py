@@ -62,8 +62,14 @@ class RunSegment:
             return
         # both segments' clocks show the same time where one ended and the other starts
         gap = max(origin - self._run["origin"], 0.0) if self._run else math.nan
-        at = {"round": self._loop.updates, "time": self._time}
-        self._observer.emit("leg", leg=number, **at, gap=gap, recovered=self._recovered)
+        self._observer.emit(
+            "leg",
+            leg=number,
+            round=self._loop.updates,
+            time=self._time,
+            gap=gap,
+            recovered=self._recovered,
+        )
 
     def _restore_loop(self, *, lost: bool) -> None:
         """Restore the server's loop from the checkpoint; lost: messages under way, whose end nobody
@@ -223,8 +229,7 @@ def _pending(client: int, saved: SavedClient, under_way: UnderWay) -> Iterator[t
 
 def _ready(tray: Sequence[Order]) -> Iterator[tuple[Order, bool]]:
     """Yield orders that were not sent yet, which so are sent once."""
-    for order in tray:
-        yield _lean(order), False
+    return ((_lean(order), False) for order in tray)
 
 
 def _lean(order: Order) -> Order:
@@ -237,8 +242,7 @@ def _as_served(state: Body, served: int) -> ClientState:
     it again.
     """
     assert isinstance(state, ClientState)
-    counts = np.concatenate([[served], state.counts[1:]]).astype(np.int64)
-    return ClientState(counts, state.vectors)
+    return ClientState(np.concatenate([[served], state.counts[1:]]).astype(np.int64), state.vectors)
 
 
 class PullSegment(RunSegment):

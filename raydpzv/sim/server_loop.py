@@ -433,8 +433,14 @@ class ServerLoop:
             top_share=metrics.top_share,
         )
         if metrics.roc_auc is not None:
-            areas = {"roc_auc": metrics.roc_auc, "pr_auc": metrics.pr_auc}
-            self.observer.emit("auc", round=round, time=at, part=part, **areas)
+            self.observer.emit(
+                "auc",
+                round=round,
+                time=at,
+                part=part,
+                roc_auc=metrics.roc_auc,
+                pr_auc=metrics.pr_auc,
+            )
         for name in ("balanced_accuracy", "concordance"):
             if (score := getattr(metrics, name)) is not None:
                 self.observer.emit(name, round=round, time=at, part=part, **{name: score})

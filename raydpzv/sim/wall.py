@@ -240,8 +240,7 @@ class SegmentStart(NamedTuple):
 
     def of(self, client: int) -> ClientStart:
         """Return where a client starts."""
-        after = self.time if self.number > 1 else -math.inf
-        return ClientStart(after, self.served.get(client, 0))
+        return ClientStart(self.time if self.number > 1 else -math.inf, self.served.get(client, 0))
 
     @property
     def begins(self) -> float:
