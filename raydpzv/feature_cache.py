@@ -174,8 +174,7 @@ class _Prefix:
         return self._tensor(np.minimum(np.arange(first, first + self._batch), self.records - 1))
 
     def _tensor(self, ids: np.ndarray) -> torch.Tensor:
-        rows = np.ascontiguousarray(self._rows[ids])
-        return torch.from_numpy(rows)
+        return torch.from_numpy(np.ascontiguousarray(self._rows[ids]))
 
     def _called(self, x: torch.Tensor, records: str) -> torch.Tensor:
         try:

@@ -168,9 +168,7 @@ def _plain(value: Any) -> Any:
         return None if math.isnan(value) else value if math.isfinite(value) else "infinity"
     if isinstance(value, Mapping):
         return {str(k): _plain(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(v) for v in value]
-    return value
+    return [_plain(v) for v in value] if isinstance(value, list | tuple) else value
 
 
 def write_npz(path: Path, models: Mapping[str, np.ndarray]) -> None:

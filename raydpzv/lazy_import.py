@@ -14,7 +14,7 @@ import importlib
 import sys
 from collections.abc import Callable
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 
 class Lazy(ModuleType):
@@ -45,8 +45,7 @@ class _Called(ModuleType):
     @property
     def __wrapped__(self) -> Callable[..., Any]:
         module, _, name = self._target.partition(":")
-        found: Callable[..., Any] = getattr(importlib.import_module(module), name)
-        return found
+        return cast("Callable[..., Any]", getattr(importlib.import_module(module), name))
 
     @property
     def __doc__(self) -> str | None:  # type: ignore[override]

@@ -72,9 +72,9 @@ def is_installed(module: str, file: str) -> bool:
 
 
 def _is_of_python(file: Path) -> bool:
-    if any(part in _PACKAGES for part in file.parts):
-        return True
-    return any(file.is_relative_to(folder) for folder in _folders_of_python())
+    return any(part in _PACKAGES for part in file.parts) or any(
+        file.is_relative_to(folder) for folder in _folders_of_python()
+    )
 
 
 @functools.cache

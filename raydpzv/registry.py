@@ -121,8 +121,7 @@ def _first_paragraph(module: str, attribute: str) -> str:
             config = next((k.value for k in node.value.keywords if k.arg == "config"), None)
             attribute = config.id if isinstance(config, ast.Name) else attribute
     text = ast.get_docstring(documented[attribute]) if attribute in documented else None
-    paragraph = (text or ast.get_docstring(tree) or "").partition("\n\n")[0]
-    return " ".join(paragraph.split())
+    return " ".join((text or ast.get_docstring(tree) or "").partition("\n\n")[0].split())
 
 
 def _targets(node: ast.Assign | ast.AnnAssign) -> list[str]:

@@ -72,7 +72,8 @@ class SearchProgress(SearchWatch):
         """Return a table of the trials: those at work, then those over, the best first."""
         metric, sign = self._plan.metric, -1 if self._plan.higher else 1
         over = sorted(
-            self._over, key=lambda n: (metric not in self._over[n], sign * self._value(n), n)
+            self._over,
+            key=lambda n: (metric not in self._over[n], sign * self._over[n].get(metric, 0.0), n),
         )
         table = HeadTable(box=box.SIMPLE_HEAD, pad_edge=False)
         for head in ("trial", "updates", metric, "is"):
@@ -96,9 +97,6 @@ class SearchProgress(SearchWatch):
             for n, latest in self._at_work.items()
         ]
         return f"{len(self._over)}/{self._plan.size} trials are over; {'; '.join(at_work) or _NO_TRIAL}"
-
-    def _value(self, trial: int) -> float:
-        return float(self._over[trial].get(self._plan.metric, 0.0))
 
     def _named(self, trial: int) -> str:
         # Optuna's are chosen while others run

@@ -37,9 +37,11 @@ class Compilable:
         """Tell whether kernels are quicker than torch with this model, None where it is none of
         dense layers.
         """
-        if network is None or network.size > self.most:
-            return False
-        return self.work is None or rows * network.size <= self.work
+        return (
+            network is not None
+            and network.size <= self.most
+            and (self.work is None or rows * network.size <= self.work)
+        )
 
 
 SPLIT_BY_GRADIENTS = Compilable(

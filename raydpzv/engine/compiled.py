@@ -158,10 +158,9 @@ class CompiledBottom:
     def embed_held_out(self, at: np.ndarray | None = None) -> np.ndarray:
         ids = np.arange(len(self._x_test), dtype=np.int32)
         starts = range(0, max(1, len(ids)), EVALUATED_ROWS)
-        blocks = [
-            self._embedded(self._x_test, ids[n : n + EVALUATED_ROWS], at=at)[0] for n in starts
-        ]
-        return np.concatenate(blocks)
+        return np.concatenate(
+            [self._embedded(self._x_test, ids[n : n + EVALUATED_ROWS], at=at)[0] for n in starts]
+        )
 
     def embed_along(
         self, ids: np.ndarray, seeds: Sequence[int] | np.ndarray, amounts: Sequence[float]

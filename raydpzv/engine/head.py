@@ -206,8 +206,7 @@ class Head:
             with self._perturb.at(direction, -settings.smoothing):
                 minus_B = self.losses(embeddings_BME, labels_B)
             slopes_B = slope(plus_B, minus_B, settings.smoothing)
-        scalar = float(slopes_B.mean())
-        self._descent.apply([Step([seed], [scalar], settings.lr)])
+        self._descent.apply([Step([seed], [float(slopes_B.mean())], settings.lr)])
 
 
 def _unmapped(error: Exception, module: torch.nn.Module) -> InputError:

@@ -112,8 +112,7 @@ def measured(scores_NK: torch.Tensor, y: torch.Tensor, loss: Loss, mean: float) 
         found = concordance(scores_NK[:, 0].double().numpy(), times_N, events_N)
         return Metrics(math.nan, mean, math.nan, concordance=found)
     if loss.values:
-        right_NT = (scores_NK > 0) == (y > 0)
-        return Metrics(float(right_NT.double().mean()), mean, math.nan)
+        return Metrics(float(((scores_NK > 0) == (y > 0)).double().mean()), mean, math.nan)
     if y.is_floating_point():
         of_numbers = loss.score == OF_NUMBERS[0]
         return Metrics(math.nan, mean, math.nan, measures=fit(scores_NK, y) if of_numbers else {})

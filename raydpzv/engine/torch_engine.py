@@ -302,8 +302,7 @@ class TorchTop:
         stacked = here_BME.repeat(count, 1, 1)
         stacked[:, client] = self._tensor(ahead_nBE).flatten(0, 1)
         ahead_nB = self.head.losses(stacked, labels_B, count).view(count, -1)
-        here_B = self.head.losses(here_BME, labels_B)
-        return (ahead_nB - here_B).double().mean(1).cpu().numpy()
+        return (ahead_nB - self.head.losses(here_BME, labels_B)).double().mean(1).cpu().numpy()
 
     def row_slopes(
         self,

@@ -45,8 +45,7 @@ def warm_up_loops(
     # those of a barrier continue until the server has had enough of everybody; others leave the
     # processors to the rest
     due = Immediate() if spec.barrier > 1 else Trace({m: [0.0] * ANSWERS for m in range(clients)})
-    timing = Timing(due, nothing, nothing, instant(clients))
-    pace = WallPace(timing, clock, spec.resources.timeout)
+    pace = WallPace(Timing(due, nothing, nothing, instant(clients)), clock, spec.resources.timeout)
     return [ClientLoop(m, role, connection, pace) for m, role in roles.items()]
 
 

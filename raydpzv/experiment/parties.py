@@ -176,10 +176,7 @@ class ServerFactory:
             return check_size(own.module, "the head")
         if not is_foreign(model.head):
             refuse_options(model.head_options, "head_options", model.head)
-        network: DenseNetwork | torch.nn.Module | None = self.dense()
-        if network is None:
-            network = shapes(self.head)
-        return check_size(network, "the head")
+        return check_size(self.dense() or shapes(self.head), "the head")
 
     def check_row_gradients(self) -> None:
         """Refuse a user's head or loss through which single records have no gradient where one is

@@ -546,8 +546,8 @@ def _of_users(spec: HorizontalScenario, rows: int | None) -> ReleasePlan | None:
         or spec.privacy.mode == "none"
     ):
         return None
-    given = (spec.split, spec.users, spec.seed, spec.goal)
-    parts = _LAST_PARTS.of(spec.data, _parts, spec.data.model_dump_json(), *given)
+    data = spec.data.model_dump_json()
+    parts = _LAST_PARTS.of(spec.data, _parts, data, spec.split, spec.users, spec.seed, spec.goal)
     found = user_privacy(spec, parts)
     return found.claims if found else None
 
@@ -563,16 +563,15 @@ _UNRECORDED: dict[str, Callable[[Any], str | None]] = {
 
 
 def _rows_of(spec: VerticalScenario) -> int:
-    sections = (spec.data.model_dump_json(), spec.split.model_dump_json())
-    return _ROWS.of(spec.data, _rows, *sections, spec.seed, spec.goal)
+    data, split = spec.data.model_dump_json(), spec.split.model_dump_json()
+    return _ROWS.of(spec.data, _rows, data, split, spec.seed, spec.goal)
 
 
 def _rows(data: str, split: str, seed: int, goal: Goal) -> int:
     """Return how many training rows sections as JSON have."""
     holders = SplitSection.model_validate_json(split).holders
     section = DataSection.model_validate_json(data)
-    request = Request(section, Key(seed) / "data", None, (), holders, *goal)
-    return load_data(request).train.rows
+    return load_data(Request(section, Key(seed) / "data", None, (), holders, *goal)).train.rows
 
 
 def _parts(

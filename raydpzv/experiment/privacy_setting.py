@@ -116,7 +116,9 @@ def privacy_setting(spec: VerticalScenario, rows: int) -> PrivacySetting:
 
 
 def _supposing(spec: VerticalScenario | HorizontalScenario, plan: Plan) -> Plan:
-    return plan.supposing(supposed(spec), unstated(spec), confirmed(spec))
+    return replace(
+        plan, supposed=supposed(spec), unstated=unstated(spec), confirmed=confirmed(spec)
+    )
 
 
 def confirmed(spec: VerticalScenario | HorizontalScenario) -> tuple[str, ...]:
@@ -298,11 +300,9 @@ def expected_shares(spec: VerticalScenario, plan: NoisePlan) -> tuple[float, ...
     """
     clients = spec.split.clients
     if spec.arrivals.kind == "trace" or plan.even_shares:
-        rates: Sequence[float] = [1.0] * clients
-    elif spec.arrivals.kind == "immediate":
-        rates = _immediate_rates(spec, plan)
-    else:
-        rates = per_client(spec.arrivals.rate, clients)
+        return (1 / clients,) * clients
+    immediate = spec.arrivals.kind == "immediate"
+    rates = _immediate_rates(spec, plan) if immediate else per_client(spec.arrivals.rate, clients)
     return tuple(rate / sum(rates) for rate in rates)
 
 
@@ -311,8 +311,7 @@ def _immediate_rates(spec: VerticalScenario, plan: NoisePlan) -> list[float]:
     others.
     """
     batch, width = spec.method.batch, spec.model.embedding
-    traffic = plan.traffic or _rows_both_ways
-    trips = round_trips(spec, *traffic(batch, width))
+    trips = round_trips(spec, *(plan.traffic or _rows_both_ways)(batch, width))
     return [float(trip == 0) for trip in trips] if min(trips) == 0 else [1 / trip for trip in trips]
 
 

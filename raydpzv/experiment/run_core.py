@@ -11,7 +11,6 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -29,9 +28,10 @@ from raydpzv.sim.client_threads import Loop
 from raydpzv.sim.clock import WallClock
 from raydpzv.sim.executor import Executor
 from raydpzv.sim.interfaces import USER, Evaluated, Status, unheard
+from raydpzv.sim.pull import PullServerLoop
 from raydpzv.sim.server_loop import ServerLoop
 from raydpzv.sim.virtual import LoopHooks, VirtualRun
-from raydpzv.sim.wall import SavedClient
+from raydpzv.sim.wall import LockedServerLoop, SavedClient
 
 
 class Sink(Protocol):
@@ -47,18 +47,6 @@ class Sink(Protocol):
 
     def settle(self) -> None:
         """Wait until the checkpoint is written, where the run must not make an update before."""
-        ...
-
-
-class Wall(Protocol):
-    """A server's loop under the wall clock, shared by its clients' threads or calls."""
-
-    def halted(self) -> AbstractContextManager[Any]:
-        """Keep everything as it is while the block runs; give what is under way."""
-        ...
-
-    def stop(self, reason: str) -> None:
-        """End the run."""
         ...
 
 
@@ -114,7 +102,7 @@ class RunCore(ABC):
 
     segment: RunSegment
     """Under the wall clock: the segment that runs here, since `bring_segment`."""
-    wall: Wall
+    wall: LockedServerLoop | PullServerLoop
     """Under the wall clock: the server's loop, since `open_wall`."""
     clock: WallClock | None = None
     """Under the wall clock: the run's clock, since `open_wall`."""

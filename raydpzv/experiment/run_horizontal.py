@@ -149,8 +149,9 @@ class HorizontalParties(LocalParties):
         """Build the hosts' clients, and restore rows and accounts to the start of a segment under
         the wall clock.
         """
-        hosts = range(local_hosts(self._prepared))
-        self._hosts = [self._prepared.client_group(self._ledger, self._device) for _ in hosts]
+        prepared, hosts = self._prepared, self._prepared.spec.resources.hosts
+        count = cores() if hosts == "auto" else hosts
+        self._hosts = [prepared.client_group(self._ledger, self._device) for _ in range(count)]
         self.core.bring_segment()
 
     def open_wall(self, clock: WallClock) -> Sequence[PullLoop]:
@@ -261,9 +262,3 @@ def warm_up(prepared: PreparedHorizontal, device: str) -> None:
     except Diverged:
         return  # the run will say so itself, and put it on record
     recorder.drain()
-
-
-def local_hosts(prepared: PreparedHorizontal) -> int:
-    """Return how many hosts (threads) a wall-clock run in this process has."""
-    hosts = prepared.spec.resources.hosts
-    return cores() if hosts == "auto" else hosts

@@ -197,7 +197,6 @@ def _canonical(content: Mapping[str, Any]) -> bytes:
 
 def _fields(header: Header) -> Iterator[tuple[str, object]]:
     for name, model in header.models.items():
-        for field, value in asdict(model).items():
-            yield f"models[{name!r}].{field}", value
-    for field in ("law", "momentum", "damped", "shifted", *_OPTIMIZER_FIELDS, "pool"):
-        yield field, getattr(header, field)
+        yield from ((f"models[{name!r}].{field}", value) for field, value in asdict(model).items())
+    own = ("law", "momentum", "damped", "shifted", *_OPTIMIZER_FIELDS, "pool")
+    yield from ((field, getattr(header, field)) for field in own)

@@ -155,7 +155,7 @@ class Log:
         at_end = version == number * self._settings.segment
         begin = head(number, version if at_end else kept.first, kept.chains[-1 if at_end else 0])
         for path in self._paths():
-            if self._number_of(path) > number:
+            if int(path.stem.removeprefix("segment-")) > number:
                 path.unlink()
         data = begin if at_end else unseal(kept, number)
         write_atomically(self._path(number), data, self._settings.fsync)
@@ -221,6 +221,3 @@ class Log:
 
     def _paths(self) -> list[Path]:
         return sorted(self._folder.glob("segment-*.arrow"))
-
-    def _number_of(self, path: Path) -> int:
-        return int(path.stem.removeprefix("segment-"))

@@ -197,8 +197,7 @@ def check_loss(loss: Loss, labels: torch.Tensor, outputs: int, records: int = _C
     labels: of some records, as the loss gets them; outputs: K; records: B. A loss that mixes others
     passes.
     """
-    places = torch.arange(records) % len(labels)
-    labels = labels[places]
+    labels = labels[torch.arange(records) % len(labels)]
     scores_BK = torch.randn(records, outputs, generator=torch.Generator().manual_seed(0))
     before = scores_BK.clone(), labels.clone()
     values_B = loss.rows(scores_BK, labels)

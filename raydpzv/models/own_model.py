@@ -221,10 +221,12 @@ def _first_mixing(
         for each in hooks:
             each.remove()
     half = len(seen) // 2
-    for (name, layer, one), (_, _, other) in zip(seen[:half], seen[half:], strict=False):
-        if not torch.equal(one, other):
-            return f'first in its layer "{name}" ({type(layer).__name__})'
-    return "in its forward call itself"
+    differing = (
+        f'first in its layer "{name}" ({type(layer).__name__})'
+        for (name, layer, one), (_, _, other) in zip(seen[:half], seen[half:], strict=False)
+        if not torch.equal(one, other)
+    )
+    return next(differing, "in its forward call itself")
 
 
 def _forward(model: FlatModel, x: torch.Tensor, title: str) -> torch.Tensor:

@@ -110,8 +110,7 @@ def _tokens(x: torch.Tensor, pad: int) -> tuple[torch.Tensor, torch.Tensor]:
     side was padded.
     """
     ids = x.long()
-    order = (ids == pad).long().argsort(dim=1, stable=True)
-    ids = ids.gather(1, order)
+    ids = ids.gather(1, (ids == pad).long().argsort(dim=1, stable=True))
     return ids, (ids != pad).long()
 
 

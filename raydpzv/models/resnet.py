@@ -77,8 +77,7 @@ def _stem(before: int, after: int, *, small: bool) -> list[nn.Module]:
 
 def _convolution(before: int, after: int, side: int, stride: int) -> tuple[nn.Module, nn.Module]:
     """A convolution and its normalisation, which has a bias of its own."""
-    return nn.Conv2d(before, after, side, stride, padding=side // 2, bias=False), _norm(after)
-
-
-def _norm(channels: int) -> nn.Module:
-    return nn.GroupNorm(channels // _GROUP if channels % _GROUP == 0 else 1, channels)
+    return (
+        nn.Conv2d(before, after, side, stride, padding=side // 2, bias=False),
+        nn.GroupNorm(after // _GROUP if after % _GROUP == 0 else 1, after),
+    )

@@ -201,8 +201,7 @@ class Verdict:
 
     @property
     def _notes(self) -> tuple[str, ...]:
-        mind = f"Mind: {'; '.join(self.caveats)}." if self.caveats else ""
-        return (*self.asides, mind)
+        return (*self.asides, f"Mind: {'; '.join(self.caveats)}." if self.caveats else "")
 
     def headline(self, score: str = "") -> str:
         """Return the first line; score: a sentence on the accuracy, which never comes before NOT

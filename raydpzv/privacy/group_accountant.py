@@ -85,8 +85,7 @@ def group_guess(
 
 @functools.lru_cache(maxsize=256)
 def _distance(multiplier: float, group: int, rate: float, steps: int, step: float) -> float:
-    losses = _one(multiplier, group, rate, step).self_compose(steps)
-    return float(losses.get_delta_for_epsilon(0.0))
+    return float(_one(multiplier, group, rate, step).self_compose(steps).get_delta_for_epsilon(0.0))
 
 
 @functools.lru_cache(maxsize=256)

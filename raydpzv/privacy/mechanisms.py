@@ -164,8 +164,7 @@ def clip_two_sided(slopes_B: torch.Tensor, threshold: float) -> tuple[torch.Tens
     kept_B = torch.where(finite, slopes_B, torch.zeros_like(slopes_B))
     # in float32 the threshold itself would be rounded, often up, and the claimed sensitivity
     # exceeded
-    clipped = kept_B.double().clamp(-threshold, threshold)
-    return clipped, int((~finite).sum())
+    return kept_B.double().clamp(-threshold, threshold), int((~finite).sum())
 
 
 def clip_rows(rows_BE: np.ndarray, threshold: float) -> tuple[np.ndarray, int]:

@@ -282,14 +282,6 @@ class ReleasePlan(ABC):
         """Return what the proofs suppose of the data and this run lacks, one clause each."""
         return self.fitted
 
-    def supposing(
-        self, supposed: tuple[str, ...], unstated: tuple[str, ...], confirmed: tuple[str, ...]
-    ) -> Self:
-        """Return the plan with what it supposes of the user's own code and constants, what the user
-        does not state of it, and what of the data the user states to be public.
-        """
-        return replace(self, supposed=supposed, unstated=unstated, confirmed=confirmed)
-
     def public_counts(self) -> tuple[str, ...]:
         """Return which counts of records the proof takes as public by the scenario's word."""
         return ()

@@ -172,8 +172,7 @@ def _histogram(
     """Draw shares of used rows: as an outline of this look, or filled if the run is alone."""
     total = int(ages.bins.sum())
     share = ages.bins[:used] / max(total, 1)
-    edges = np.arange(used + 1)
-    plots.outline(ax, share, edges, look)
+    plots.outline(ax, share, np.arange(used + 1), look)
     if look is None:
         note = f"mean {text.short(ages.mean)}, max {ages.max:,}" if total else "never used"
         ax.set_title(note, loc="right", y=1, fontsize=8.5, color="#666666")

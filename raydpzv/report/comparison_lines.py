@@ -166,8 +166,15 @@ def lines(runs: pa.Table, curves: pa.Table) -> list[Line]:
 
     def line(label: str, epsilon: float | None, group: Sequence[Mapping[str, Any]]) -> Line:
         made = tuple(run for run in group if run["outcome"] != NOT_RUN)
-        told = (group[0]["method"], group[0]["control"], len(group) - len(made))
-        return Line(label, epsilon, made, tuple(map(evaluations, made)), *told)
+        return Line(
+            label,
+            epsilon,
+            made,
+            tuple(map(evaluations, made)),
+            group[0]["method"],
+            group[0]["control"],
+            len(group) - len(made),
+        )
 
     return [line(*key, group) for key, group in found.items()]
 

@@ -207,6 +207,8 @@ def _without(runs: pa.Table, noised: set[Place]) -> Iterable[str]:
     plain = [place[0] for place, asked in places.items() if not asked and place not in noised]
     if plain:
         yield f"{'; '.join(plain)}: no noise, no ε."
-    for (label, epsilon), asked in places.items():
-        if asked and (label, epsilon) not in noised:
-            yield f"{named(label, epsilon)}: no run has finished, no ε is stated."
+    yield from (
+        f"{named(*place)}: no run has finished, no ε is stated."
+        for place, asked in places.items()
+        if asked and place not in noised
+    )

@@ -434,8 +434,7 @@ def _settings(settings: Facts) -> list[list[str]]:
         for k in dict.fromkeys(k for s in settings for k in s)
         if len({s.get(k) for s in settings}) > 1
     ]
-    method = [k for k in keys if k.startswith("method.")]
-    for chosen in (method, keys):
+    for chosen in ([k for k in keys if k.startswith("method.")], keys):
         words = [[f"{k.split('.')[-1]}={s[k]}" for k in chosen if k in s] for s in settings]
         if len(chosen) <= _MOST and len({tuple(w) for w in words}) == len(settings):
             return words

@@ -105,8 +105,7 @@ def grid(columns: Sequence[Column[R]], rows: Iterable[R]) -> Grid:
 
 def text_grid(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Grid:
     """Return rows that are text already under their heads, all of them figures."""
-    columns = [Column(head, itemgetter(i)) for i, head in enumerate(heads)]
-    return grid(columns, rows)
+    return grid([Column(head, itemgetter(i)) for i, head in enumerate(heads)], rows)
 
 
 class HeadTable(Table):

@@ -163,8 +163,7 @@ class RunCopy:
         for sha256, (data, mode) in contents.items():
             self._place.write(f"{OBJECTS}/{sha256}", data, mode)
             self._there.add(sha256)
-        number = last.number + 1 if last else 1
-        index = Index(number, self._writer, files, self._fresh_noise, over)
+        index = Index(last.number + 1 if last else 1, self._writer, files, self._fresh_noise, over)
         self._place.write(index.name, index.encoded())
         if last:
             self._place.delete(last.name)

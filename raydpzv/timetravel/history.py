@@ -347,12 +347,11 @@ class VerticalHistory(RunHistory):
         return cast(BottomPlan, self.plan).replica(int(name.removeprefix("client ")))
 
     def evaluate(self, update: int, instead: Mapping[str, np.ndarray] | None = None) -> Metrics:
-        embeddings = []
-        for name, role in zip(self.names(), self._roles, strict=True):
-            x = (instead or {}).get(name)
-            embeddings.append(
-                role.bottom.embed_held_out(self.model(name, update) if x is None else x)
-            )
+        given = instead or {}
+        embeddings = [
+            role.bottom.embed_held_out(given[name] if name in given else self.model(name, update))
+            for name, role in zip(self.names(), self._roles, strict=True)
+        ]
         return cast(Metrics, self._top.evaluate(embeddings, self._heads[self.rounds[update]]))
 
     @cached_property

@@ -89,5 +89,4 @@ def subtract_products(
         cut = max(0, -first)
         piece = x[first + cut : first + most * width]
         for a_m, b_n in zip(a_km[:, top : top + most], b_kn, strict=True):
-            product = torch.outer(a_m, b_n).view(-1)
-            piece.sub_(product[cut : cut + piece.numel()])
+            piece.sub_(torch.outer(a_m, b_n).view(-1)[cut : cut + piece.numel()])

@@ -124,8 +124,7 @@ class JointForward:
         """Return of how many directions to make the numbers at once."""
         if self._size > _LARGE:
             return 1
-        numbers = _drawn(directions[0]) + self._moved_size(directions[0])
-        return max(1, _MOST_NUMBERS // numbers)
+        return max(1, _MOST_NUMBERS // (_drawn(directions[0]) + self._moved_size(directions[0])))
 
     @torch.no_grad()
     def points(self, directions: Sequence[Direction], amount: float) -> Points:

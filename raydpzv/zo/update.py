@@ -6,6 +6,7 @@ import importlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import starmap
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -114,8 +115,7 @@ class Steps:
         return Steps(self.seeds[which], self.scalars[which], self.lrs[which])
 
     def __iter__(self) -> Iterator[Step]:
-        for seeds, scalars, lr in zip(self.seeds, self.scalars, self.lrs.tolist(), strict=True):
-            yield Step(seeds, scalars, lr)
+        return starmap(Step, zip(self.seeds, self.scalars, self.lrs.tolist(), strict=True))
 
 
 class Descent:

@@ -7,7 +7,7 @@ that a process without tensors never loads torch.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -21,8 +21,7 @@ def as_array(x: Vector) -> np.ndarray:
     """Return the numbers as an array: the same memory where they are on the CPU, else a copy
     there.
     """
-    found: np.ndarray = x if isinstance(x, np.ndarray) else x.numpy(force=True)
-    return found
+    return x if isinstance(x, np.ndarray) else cast(np.ndarray, x.numpy(force=True))
 
 
 def is_vector(x: Vector) -> bool:

@@ -150,7 +150,8 @@ def _seeds(text: str | None) -> int | tuple[int, ...] | None:
 
 
 def _epsilons(text: str) -> tuple[float | str, ...]:
-    found: list[float | str] = []
-    for part in text.split(","):
-        found += ["none"] if part.strip() == "none" else numbers("--epsilons", part)
-    return tuple(found)
+    return tuple(
+        epsilon
+        for part in text.split(",")
+        for epsilon in (["none"] if part.strip() == "none" else numbers("--epsilons", part))
+    )

@@ -35,8 +35,7 @@ def list_command(options: ListCommand) -> None:
         print(scenarios_page(comparison_lines))
         return
     console = screen.console()
-    width = min(WIDTH, console.width) if console.is_terminal else WIDTH
-    for line in list_lines(width):
+    for line in list_lines(min(WIDTH, console.width) if console.is_terminal else WIDTH):
         print(line)
 
 
@@ -50,8 +49,10 @@ def list_lines(width: int) -> Iterator[str]:
             f"{title:<{name + 2}}  {'needs':<{needs}}" if any(row[1] for row in rows) else title,
             width,
         )
-        for row in rows:
-            yield _cut(f"  {row[0]:<{name}}  {row[1]:<{needs}}  {row[2]}", width)
+        yield from (
+            _cut(f"  {method:<{name}}  {need:<{needs}}  {said}", width)
+            for method, need, said in rows
+        )
         yield ""
     yield from (_cut(line, width) for line in FOOT)
 

@@ -21,5 +21,4 @@ def report_command(options: ReportCommand) -> None:
         from raydpzv.compare.compare_methods import report as make
     else:
         from raydpzv.report.page import write_report as make
-    moved = options.moved or ()
-    print(make(runs, options.out, moved=moved, form=options.format))
+    print(make(runs, options.out, moved=options.moved or (), form=options.format))

@@ -47,8 +47,7 @@ def resume_command(options: ResumeCommand) -> None:
     if is_comparison(run):
         _resume_comparison(run, moved, how)
         return
-    chosen = chosen_runner(options.runner) if options.runner else None
-    resume_run(run, moved, chosen, logs, options)
+    resume_run(run, moved, chosen_runner(options.runner) if options.runner else None, logs, options)
 
 
 def _folder(what: str, out: Path | None) -> Path:

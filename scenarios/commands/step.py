@@ -168,8 +168,7 @@ class _Walk:
         """Yield what happened in this update."""
         metrics = self._scored()
         moment = self.history.moment(self.update)
-        for line in lines_of(moment, self.history.updates, metrics, self._terms):
-            yield self.named(line)
+        yield from map(self.named, lines_of(moment, self.history.updates, metrics, self._terms))
         self._terms = terms_of(moment) or self._terms
         if self._unscored:
             yield f"  no accuracy: {self._unscored}"

@@ -61,8 +61,7 @@ def carry_out(
     view = SearchView(
         foreground(console), lambda plan: SearchProgress(plan, console, quiet=how.quiet)
     )
-    loggers = tuple(log.split(",")) if log else ()
-    pool = TuneOptions(how.jobs, how.address, how.verbose, loggers)
+    pool = TuneOptions(how.jobs, how.address, how.verbose, tuple(log.split(",")) if log else ())
     made = run_tune.carry_out(plan, folder, pool, view, asked)
     show_search(made, as_json=how.as_json)
 
