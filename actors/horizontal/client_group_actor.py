@@ -57,11 +57,11 @@ class ClientGroupActor(TaskPort):
     def evaluate(self, version: int) -> Metrics:
         """Score the model at `version`, which is not before that of any order so far."""
         return self._prepared.held_out(self._device).scored(
-            partial(self._following().evaluate, version)
+            partial(cast(LedgerGroup, self._client_group).evaluate, version)
         )
 
     def state(self, version: int) -> np.ndarray:
-        return self._following().state(version)
+        return cast(LedgerGroup, self._client_group).state(version)
 
     def drift(self, version: int) -> tuple[float, float]:
         """Return how far clients' own models are from the ledger's; see `OwnModels.drift`."""
@@ -131,9 +131,6 @@ class ClientGroupActor(TaskPort):
             self._range.reach(max(order.round for order in orders) - 1)
         group = self._client_group
         return list(processed(group, orders) if self._prepared.measured else group.process(orders))
-
-    def _following(self) -> LedgerGroup:
-        return cast(LedgerGroup, self._client_group)
 
     def _looking(self) -> LedgerGroup:
         if self._viewer is None:
