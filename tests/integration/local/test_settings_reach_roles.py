@@ -37,6 +37,7 @@ TIMES = (
     "model.kind=logistic",
 )
 OUTSIDE = ("data.target=x", "data.classes=[0, 1, 2]", "data.other=0")
+GAPS = ("data.file={files}/gaps.csv", "data.missing=mean")
 HEADED = ("data.file={files}/headed.csv", "data.skip_lines=1")
 GENERATED = ("data.source=synthetic", "data.rows=120")
 SERIES = (
@@ -120,9 +121,10 @@ COMMON = {
     "data.test_fraction": Change("0.4"),
     "data.categories": Change('["x"]', TABLE),
     "data.other": Change("1", (*TABLE, *OUTSIDE)),
-    "data.missing": Change(
-        '"refuse"', (*TABLE, "data.file={files}/gaps.csv", "data.missing=mean"), refused="no value"
-    ),
+    "data.missing": Change('"refuse"', (*TABLE, *GAPS), refused="without a value"),
+    "data.separator": Change('";"', TABLE, refused='set data.separator = ","'),
+    "data.decimal": Change('","', (*TABLE, *GAPS), refused="no number"),
+    "data.dates": Change('{x = "2020-01-01"}', TABLE, refused="no date"),
     "data.validation_fraction": Change("0.2"),
     "data.centre": Change("2.0", PUBLIC),
     "data.spread": Change("3.0", PUBLIC),
@@ -489,7 +491,7 @@ def files(tmp_path_factory):
         (root / name).mkdir()
         lines = [f"{i % 7},{i * (number + 2) % 11},{i % 2},{i // 2 % 2}" for i in range(120)]
         (root / f"{name}.csv").write_text("\n".join(["x,y,label,second", *lines]))
-        (root / "gaps.csv").write_text("\n".join(["x,y,label,second", *lines, ",1,0,1"]))
+        (root / "gaps.csv").write_text("\n".join(["x,y,label,second", *lines, ",1.5,0,1"]))
         headed = ["families,,,", "x,y,label,second", *lines]
         (root / "headed.csv").write_text("\n".join(headed))
         epochs = [f"{i % 4},{(i + 1) * 0.3 * (number + 1)}" for i in range(60)]
