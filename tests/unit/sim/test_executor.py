@@ -124,7 +124,7 @@ def test_no_thread_outlives_a_run(monkeypatch, fails):
 
     def process(self, order, before=None):
         workers.add(threading.current_thread())
-        if fails and len(workers) == 3:
+        if fails and len(workers) > 1:  # in a thread of the pool
             raise ValueError("no such row")
         return do(self, order, before)
 
@@ -132,7 +132,7 @@ def test_no_thread_outlives_a_run(monkeypatch, fails):
     spec = raydpzv.load("digits_dpzv", ["privacy.mode=none", "budget.updates=30"])
     with pytest.raises(ValueError, match="no such row") if fails else nullcontext():
         raydpzv.run(spec)
-    assert len(workers) == 3
+    assert 1 < len(workers) <= 3, "one thread may do all the works, which are short"
     assert [thread.is_alive() for thread in workers].count(True) == 1  # this one
 
 
