@@ -2,6 +2,8 @@
 controls.
 """
 
+from typing import Any
+
 from raydpzv.compare.file import ComparisonFile, MethodEntry, resolved
 
 SHORT = ("budget.updates=60", "evaluate.every=20", "privacy.noise=seeded")
@@ -20,3 +22,8 @@ def small_comparison(*overrides, **changes):
         ),
     }
     return resolved(ComparisonFile(**given | changes), [*SHORT, *overrides])
+
+
+def timeless(table: Any) -> str:
+    """Return a table as text without the time that its runs took."""
+    return str(table.select([name for name in table.column_names if name != "seconds"]).to_pylist())

@@ -23,7 +23,7 @@ from raydpzv.compare.run_comparison import (
 )
 from tests.helpers.gate import Gate, StopWaiting, held_work
 from tests.helpers.programs import ROOT
-from tests.helpers.small_comparisons import small_comparison
+from tests.helpers.small_comparisons import small_comparison, timeless
 
 
 def make(
@@ -37,10 +37,6 @@ def make(
             ended=ended,
             stop=stop or threading.Event(),
         )
-
-
-def timeless(table):
-    return str(table.select([name for name in table.column_names if name != "seconds"]).to_pylist())
 
 
 @pytest.fixture
@@ -111,7 +107,7 @@ from pathlib import Path
 from threading import Event
 from raydpzv.compare import run_comparison
 from tests.helpers.gate import Gate, held_work
-from tests.helpers.small_comparisons import small_comparison
+from tests.helpers.small_comparisons import small_comparison, timeless
 
 gate, root = map(Path, sys.argv[1:])
 run_comparison._work = partial(held_work, Gate(gate, at=50))

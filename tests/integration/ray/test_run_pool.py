@@ -11,7 +11,7 @@ from raydpzv.compare.results import collect
 from raydpzv.compare.run_comparison import RUNS_FOLDER, one_by_one, opened, unfinished
 from raydpzv.errors import Unplaceable
 from tests.helpers.gate import Gate, StopWaiting
-from tests.helpers.small_comparisons import small_comparison
+from tests.helpers.small_comparisons import small_comparison, timeless
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_session")]
 
@@ -25,10 +25,6 @@ def make(comparison, root, ended, stop=None, progress=lambda standing: None):
             ended=ended,
             stop=stop or threading.Event(),
         )
-
-
-def timeless(table):
-    return str(table.select([name for name in table.column_names if name != "seconds"]).to_pylist())
 
 
 def held_slot(gate):

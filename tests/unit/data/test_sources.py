@@ -33,12 +33,18 @@ def test_every_source_says_what_it_is_and_where_it_comes_from():
         assert set(source.needs) <= {"folder", "file", "target", "time"}
 
 
-def test_settings_that_lack_or_do_not_belong():
-    with refusal(SpecError, '"mnist" needs a folder', "LeCun"):
-        get("mnist")
-    with refusal(SpecError, '"csv" needs a target'):
-        get("csv", file=Path("own.csv"))
-    with refusal(SpecError, '"digits" takes no folder', "none of folder, file and target"):
-        get("digits", Path("somewhere"))
-    with refusal(SpecError, '"cifar10" takes no target', "it takes folder"):
-        get("cifar10", Path("somewhere"), target="kind")
+SOMEWHERE = {"folder": Path("somewhere")}
+
+
+@pytest.mark.parametrize(
+    ("source", "given", "words"),
+    [
+        ("mnist", {}, ('"mnist" needs a folder', "LeCun")),
+        ("csv", {"file": Path("own.csv")}, ('"csv" needs a target',)),
+        ("digits", SOMEWHERE, ('"digits" takes no folder', "none of folder, file and target")),
+        ("cifar10", SOMEWHERE | {"target": "kind"}, ('"cifar10" takes no target', "takes folder")),
+    ],
+)
+def test_settings_that_lack_or_do_not_belong(source, given, words):
+    with refusal(SpecError, *words):
+        get(source, **given)

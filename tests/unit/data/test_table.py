@@ -60,28 +60,27 @@ def test_a_pixel_that_is_not_finite_is_named_by_its_place():
         Table("t", x, np.zeros(2, int), 2)
 
 
-def test_tables_that_cannot_be():
-    x, y = np.zeros((4, 2)), np.array([0, 1, 1, 0])
-    with refusal(DataError, "4 rows", "3 labels"):
-        Table("t", x, y[:3], 2)
-    with refusal(DataError, "label 2 in row 1 ", r"0\.\.1"):
-        Table("t", x, y * 2, 2)
-    with refusal(DataError, "label -1 in row 2 "):
-        Table("t", x, np.array([0, 1, -1, 0]), 2)
-    with refusal(DataError, "label -1 in row 0 ", r"0\.\.0"):
-        Table("t", x, y - 1, 1)
-    with refusal(DataError, "classes = 1", "at least 2"):
-        Table("t", x, y * 0, 1)
-    with refusal(DataError, "float64", "number the classes"):
-        Table("t", x, y.astype(float), 2)
-    with refusal(DataError, "empty"):
-        Table("t", x[:0], y[:0], 2)
-    with refusal(DataError, "one row of numbers"):
-        Table("t", np.zeros(4), y, 2)
-    with refusal(DataError, "one row of numbers"):
-        Table("t", np.full((4, 2), "a"), y, 2)
-    with refusal(DataError, "names 3 features"):
-        Table("t", x, y, 2, ("a", "b", "c"))
+X, Y = np.zeros((4, 2)), np.array([0, 1, 1, 0])
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ((X, Y[:3], 2), ("4 rows", "3 labels")),
+        ((X, Y * 2, 2), ("label 2 in row 1 ", r"0\.\.1")),
+        ((X, np.array([0, 1, -1, 0]), 2), ("label -1 in row 2 ",)),
+        ((X, Y - 1, 1), ("label -1 in row 0 ", r"0\.\.0")),
+        ((X, Y * 0, 1), ("classes = 1", "at least 2")),
+        ((X, Y.astype(float), 2), ("float64", "number the classes")),
+        ((X[:0], Y[:0], 2), ("empty",)),
+        ((np.zeros(4), Y, 2), ("one row of numbers",)),
+        ((np.full((4, 2), "a"), Y, 2), ("one row of numbers",)),
+        ((X, Y, 2, ("a", "b", "c")), ("names 3 features",)),
+    ],
+)
+def test_tables_that_cannot_be(given, words):
+    with refusal(DataError, *words):
+        Table("t", *given)
 
 
 def test_select_keeps_the_order_asked_for_and_checks_it():
@@ -94,11 +93,10 @@ def test_select_keeps_the_order_asked_for_and_checks_it():
             table.select(np.array([0, outside]))
 
 
-def test_a_split_wants_the_same_shape_and_classes():
+@pytest.mark.parametrize("other", [{"columns": 5}, {"classes": 2}])
+def test_a_split_wants_the_same_shape_and_classes(other):
     with refusal(DataError, "same shape and classes"):
-        Split(flat(), flat(columns=5))
-    with refusal(DataError, "same shape and classes"):
-        Split(flat(), flat(classes=2))
+        Split(flat(), flat(**other))
 
 
 @pytest.mark.parametrize("wrong", [-1.0, 1.5, 9.0])

@@ -281,16 +281,20 @@ def test_survival_times_and_events_that_are_none_are_refused(tmp_path, change, w
         get("survival", file=file, target="died", time="days")
 
 
-def test_survival_tables_want_both_columns_and_others_take_no_time(tmp_path):
-    file = write_csv(tmp_path / "a.csv", survival())
-    with refusal(SpecError, "survival", "needs a time"):
-        get("survival", file=file, target="died")
-    with refusal(DataError, 'data.time: "died"', "predict"):
-        get("survival", file=file, target="died", time="died")
-    with refusal(DataError, 'no column "months" of times'):
-        get("survival", file=file, target="died", time="months")
-    with refusal(SpecError, "csv", "takes no time"):
-        get("csv", file=file, target="died", time="days")
+@pytest.mark.parametrize(
+    ("source", "given", "kind", "words"),
+    [
+        ("survival", {}, SpecError, ("survival", "needs a time")),
+        ("survival", {"time": "died"}, DataError, ('data.time: "died"', "predict")),
+        ("survival", {"time": "months"}, DataError, ('no column "months" of times',)),
+        ("csv", {"time": "days"}, SpecError, ("csv", "takes no time")),
+    ],
+)
+def test_survival_tables_want_both_columns_and_others_take_no_time(
+    tmp_path, source, given, kind, words
+):
+    with refusal(kind, *words):
+        get(source, file=write_csv(tmp_path / "a.csv", survival()), target="died", **given)
 
 
 def test_a_word_is_a_value_in_the_columns_alone_whose_list_has_it(tmp_path):
