@@ -71,7 +71,8 @@ def require_files(folder: Path) -> None:
     """Raise DataError if there is a pipe, socket or device below a folder, whose reader would wait
     without end.
     """
-    with os.scandir(folder) as entries:
+    # a run at work may delete a folder meanwhile; of one that is closed its reader complains
+    with suppress(FileNotFoundError, PermissionError), os.scandir(folder) as entries:
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):
                 require_files(Path(entry.path))

@@ -19,6 +19,7 @@ from pyarrow import types
 from raydpzv.data.files import one_line
 from raydpzv.data.given_cells import days_since, is_date
 from raydpzv.data.spelling import in_order, shown, whole
+from raydpzv.data.table import MOST_WHOLE
 from raydpzv.data.table_files import CsvForm, read_columns, written_cells
 from raydpzv.data.tabular import is_numeric, nameless
 from raydpzv.errors import DataError
@@ -27,7 +28,6 @@ MOST_VALUES = 50
 """A column of texts with more different values names rows, rather than kinds of them."""
 EPOCH = "2000-01-01"
 """The public day since which proposals count days."""
-_MOST_WHOLE = 2**53
 RARE = 5
 """A value in fewer rows may reveal them by being listed."""
 
@@ -185,7 +185,7 @@ def _unusable(
         return "it is empty"
     if types.is_temporal(column.type):
         return "times of day: write them as numbers"
-    if numeric and max(abs(low), abs(high)) > _MOST_WHOLE:
+    if numeric and max(abs(low), abs(high)) > MOST_WHOLE:
         return "numbers beyond 2^53, which floats round, as ids are"
     if not numeric and not text:
         return f"it has the type {column.type}: write it as numbers or texts"

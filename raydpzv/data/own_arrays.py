@@ -17,10 +17,9 @@ from typing import Any
 import numpy as np
 
 from raydpzv.data.files import one_line
+from raydpzv.data.table import MOST_WHOLE
 from raydpzv.errors import DataError
 
-_MOST_WHOLE = 2**53
-"""Up to here float64 holds every whole number."""
 _WANTED = "wanted numbers; encode text and categories first"
 
 
@@ -114,7 +113,7 @@ def _list(value: Any, name: str) -> np.ndarray:
         return stacked([numbers_of(item, name, row) for row, item in enumerate(value)], name)
     found = np.asarray(value)
     # beside a fraction, a whole number has already lost the digits that floats do not hold
-    whole = found.dtype.kind != "f" or not (np.abs(found) >= _MOST_WHOLE).any()
+    whole = found.dtype.kind != "f" or not (np.abs(found) >= MOST_WHOLE).any()
     return found if found.dtype.kind in "fiub" and whole else _object_array(value, name)
 
 
@@ -212,7 +211,7 @@ def _floats(cells: np.ndarray, name: str, row: int | None = None) -> np.ndarray:
         return found
     if kind not in "fiub":
         raise DataError(f"data: {name} is {cells.dtype} of shape {cells.shape}: {_WANTED}")
-    if kind in "iu" and cells.size and max(int(cells.max()), -int(cells.min())) > _MOST_WHOLE:
+    if kind in "iu" and cells.size and max(int(cells.max()), -int(cells.min())) > MOST_WHOLE:
         return _floats(cells.astype(object), name, row)  # which says which cell is too large
     exact = np.float32 if np.can_cast(cells.dtype, np.float32) else np.float64
     return cells.astype(exact, copy=False)
@@ -229,7 +228,7 @@ def _fault(cell: Any) -> tuple[str, str] | None:
     if endless or isinstance(cell, float | np.floating):  # it has no more digits than it shows
         return None
     whole: Any = cell
-    if whole % 1 == 0 and abs(whole) > _MOST_WHOLE:
+    if whole % 1 == 0 and abs(whole) > MOST_WHOLE:
         return "a whole number beyond 2^53", cure
     try:
         float(cell)

@@ -55,7 +55,8 @@ class OwnData:
     x: float32 or float64 [D, ...], or with `views` the arrays of several parties side by side [D,
     ΣF]; y: as `labels` has them.
     owners: whose each row of x is, int64 [D] in 0..M-1; features: the names of the columns of x, ()
-    where they have none; users: the user that each row is about, int64 [D] in 0..U-1, where that is not its owner.
+    where they have none; users: the user that each row is about, int64 [D] in 0..U-1, where that is
+    not its owner.
     """
 
     x: np.ndarray

@@ -22,6 +22,8 @@ MOST_TOKENS = 2**24
 """Largest vocabulary: up to here float32, in which features travel, holds every whole number
 exactly.
 """
+MOST_WHOLE = 2**53
+"""Up to here float64 holds every whole number."""
 _LARGEST = float(np.finfo(np.float32).max)
 _BLOCK_ROWS = (
     1024  # scaling works on float64 blocks: 25 MB at CIFAR-10's width, where a whole copy is 1.2 GB

@@ -20,7 +20,7 @@ from raydpzv.data.names import lookalikes, numbers_of, texts_of
 from raydpzv.data.public_list import PublicList
 from raydpzv.data.sources import Request
 from raydpzv.data.spelling import fraction, in_order, toml_table, whole
-from raydpzv.data.table import Table, check_times
+from raydpzv.data.table import MOST_WHOLE, Table, check_times
 from raydpzv.data.table_files import (
     CsvForm,
     csv_columns,
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from raydpzv.settings.sections_data import DataSection
 
 _LISTED = 8
-_MOST_WHOLE = 2**53
 _NAMELESS = re.compile(r"\s*|Unnamed: [0-9]+|__index_level_[0-9]+__")
 """Headings of a frame's row numbers in CSV, read and written once more, and in Parquet."""
 _NUMBER = re.compile(r"(?a:[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?)|[+-]?(nan|inf|infinity)", re.I)
@@ -474,7 +473,7 @@ def _check_heading(column: str, place: int, name: str) -> None:
 
 def _numbers(column: pa.ChunkedArray, name: str, heading: str) -> np.ndarray:
     kind = column.type
-    if types.is_integer(kind) and max(map(abs, _ends(column))) > _MOST_WHOLE:
+    if types.is_integer(kind) and max(map(abs, _ends(column))) > MOST_WHOLE:
         raise DataError(
             f'column "{heading}" of "{name}" has whole numbers beyond 2^53, which floats round: '
             "leave out ids, or list values in data.categories"

@@ -84,7 +84,7 @@ def write(path, rows, form):
 
 @pytest.mark.parametrize("form", ["csv", "parquet"])
 def test_a_table_is_read_as_cell_by_cell_or_refused(tmp_path, form):
-    read, refused = 0, []
+    refused = []
     for seed in range(200):
         draw, rows = random.Random(seed), [plain(row) for row in range(ROWS)]
         places = [(draw.randrange(ROWS), draw.randrange(4)) for _ in range(draw.choice((1, 1, 3)))]
@@ -99,13 +99,11 @@ def test_a_table_is_read_as_cell_by_cell_or_refused(tmp_path, form):
         except DataError as error:
             refused.append((seed, str(error), [row for row, _ in places], expected))
             continue
-        read += 1
         for part in (split.train, split.test):
             for x, y, row in zip(part.x.tolist(), part.y.tolist(), part.numbers, strict=True):
                 assert (*x, y) == pytest.approx(expected[row]), (seed, rows[row])
-    assert 40 < read < 190
+    assert 10 < len(refused) < 160
     for seed, said, places, expected in refused:
-        odd = [row is None or math.isinf(row[0]) for row in expected]
-        assert any(odd) or "Expected 4 columns" in said, (seed, said)
+        odd = any(row is None or math.isinf(row[0]) for row in expected)
         named = any(f"row {row} " in said for row in places)
-        assert named or "Expected 4 columns" in said, (seed, said, places)
+        assert (odd and named) or "Expected 4 columns" in said, (seed, said, places)

@@ -115,12 +115,15 @@ def test_a_cell_moves_its_own_row_alone(tmp_path, form, column, cell):
 
 
 def test_all_columns_with_gaps_are_named_with_the_line_to_paste(tmp_path):
-    words = (
-        r'"age" in 4 of 24 rows .first in row 4', '"city" in 3 of 24', '"joined" in 4 of 24',
-        r"under \[data\]", 'missing = {age = 0, city = "other", joined = "2020-01-01"}',
+    with refusal(
+        DataError,
+        r'"age" in 4 of 24 rows .first in row 4',
+        '"city" in 3 of 24',
+        '"joined" in 4 of 24',
+        r"under \[data\]",
+        'missing = {age = 0, city = "other", joined = "2020-01-01"}',
         'also: missing = "mean"',
-    )  # fmt: skip
-    with refusal(DataError, *words):
+    ):
         read(tmp_path / "own", "csv", cells())
     near = {"scale": "public", "centre": {"age": 50.0}, "spread": {"age": 1.0}, "other": "Rome"}
     with refusal(DataError, 'missing = {joined = 0, age = 50.0, city = "Rome"'):

@@ -1,6 +1,7 @@
 import os
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -191,6 +192,12 @@ def test_a_pipe_below_a_folder_is_named_and_not_waited_for(finished):
                 read(finished)
     finally:
         pipe.unlink()
+
+
+@pytest.mark.parametrize("error", [FileNotFoundError, PermissionError])
+def test_a_folder_that_cannot_be_listed_is_left_to_its_reader(finished, monkeypatch, error):
+    monkeypatch.setattr("raydpzv.files.os.scandir", Mock(side_effect=error))
+    assert RunFolder.open(finished).summary()["status"] == "done"
 
 
 def test_a_part_without_a_number_is_damage(finished):
