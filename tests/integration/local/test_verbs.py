@@ -59,26 +59,40 @@ def test_a_private_scenario_goes_through_every_function(tmp_path):
     assert raydpzv.report(run) == tmp_path / "run" / "report.html"
 
 
-def test_what_is_no_run_is_refused_with_the_way_out(tmp_path):
-    with pytest.raises(
-        InputError, match=r"report: wanted a run or its folder, .* raydpzv\.run\(scenario, out"
-    ):
-        raydpzv.report(private())
-    with pytest.raises(InputError, match="audit: wanted a run with a folder; give out"):
-        raydpzv.audit(raydpzv.run(private()))
-    with pytest.raises(
-        InputError, match=r"audit: wanted a vertical scenario with privacy.mode set, .* got decomfl"
-    ):
-        raydpzv.audit(plain())
-    with pytest.raises(SpecError, match=r'--by: wanted .* got "ledgers". Did you mean "ledger"'):
-        raydpzv.audit(tmp_path, by="ledgers")
-
-
-def test_a_scenario_is_no_folder_and_no_scenarios_are_no_comparison(tmp_path):
-    with pytest.raises(InputError, match="wanted the folder of a run, got VerticalScenario"):
-        raydpzv.resume(private())
-    with pytest.raises(SpecError, match="got an empty list"):
-        raydpzv.compare([], tmp_path)
+@pytest.mark.parametrize(
+    ("ask", "kind", "said"),
+    [
+        (
+            lambda folder: raydpzv.report(private()),
+            InputError,
+            r"report: wanted a run or its folder, .* raydpzv\.run\(scenario, out",
+        ),
+        (
+            lambda folder: raydpzv.audit(raydpzv.run(private())),
+            InputError,
+            "audit: wanted a run with a folder; give out",
+        ),
+        (
+            lambda folder: raydpzv.audit(plain()),
+            InputError,
+            r"audit: wanted a vertical scenario with privacy.mode set, .* got decomfl",
+        ),
+        (
+            lambda folder: raydpzv.audit(folder, by="ledgers"),
+            SpecError,
+            r'--by: wanted .* got "ledgers". Did you mean "ledger"',
+        ),
+        (
+            lambda folder: raydpzv.resume(private()),
+            InputError,
+            "wanted the folder of a run, got VerticalScenario",
+        ),
+        (lambda folder: raydpzv.compare([], folder), SpecError, "got an empty list"),
+    ],
+)
+def test_what_is_no_run_is_refused_with_the_way_out(tmp_path, ask, kind, said):
+    with pytest.raises(kind, match=said):
+        ask(tmp_path)
 
 
 @pytest.mark.parametrize("verb", ["run", "check", "privacy"])

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from raydpzv.data.names import texts_of
 from raydpzv.data.tabular import _numbers
 from raydpzv.errors import DataError
 from tests.helpers.loading import get, refusal
@@ -216,6 +217,10 @@ def test_the_text_of_a_number_follows_from_the_number_alone(tmp_path, cells, odd
     assert names_of(tmp_path, changed) == (3, others)
     assert first != 3
     assert {0, 1} & set(others), "control: listed values are found"
+
+
+def test_zero_is_one_name_whatever_its_sign():
+    assert texts_of(pa.chunked_array([[0.0, -0.0]]), "c").dictionary.to_pylist() == ["0"]
 
 
 def test_whole_numbers_that_a_gap_has_made_floats_are_refused_beyond_2_53(tmp_path):

@@ -208,6 +208,8 @@ def test_a_rebuild_needs_no_data(small, tmp_path, monkeypatch):
     assert BottomPlan.of(folder.spec(), facts, {}).shapes == ((1, 2, 8),) * 4
     with pytest.raises(DataError, match="what each client's model takes in"):
         BottomPlan.of(folder.spec(), {"input_shapes": facts["input_shapes"][:3]}, {})
+    with pytest.raises(DataError, match="what each client's model takes in"):
+        BottomPlan.of(folder.spec(), {"input_shapes": [[1, 2, 2**40]] * 4}, {})
 
 
 def rewritten(folder, change):

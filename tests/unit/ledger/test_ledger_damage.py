@@ -1,3 +1,4 @@
+import os
 import re
 import shutil
 from dataclasses import replace
@@ -161,6 +162,13 @@ def test_a_torn_record_is_dropped_and_everything_before_it_survives(folder):
 def test_a_segment_without_its_beginning_is_damaged(folder, size):
     (folder / OPEN).write_bytes((folder / OPEN).read_bytes()[:size])
     assert_damaged(folder, OPEN, 2 * S)
+
+
+def test_a_segment_of_terabytes_of_nothing_is_not_read(folder):
+    (folder / OPEN).write_bytes(b"")
+    os.truncate(folder / OPEN, 2**42)
+    with refusal(DataError, f"{OPEN}: .*no Arrow stream.*the last good round is {2 * S};"):
+        Ledger.open(folder)
 
 
 @pytest.mark.parametrize("cut", [1, 32, 33, 500])
